@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Context: where and how work runs. Stream: a FIFO of work on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kvferry/status.hpp"
+#include "kvferry/tensor.hpp"
+
+namespace kvferry {
+
+namespace internal {
+struct ContextState;
+struct StreamState;
+}  // namespace internal
+
+// A CPU stream: one background thread that runs the enqueued operators in order.
+//
+// Operators enqueued with a stream return at once. Index tensors, pointer tables and data are read when the
+// work runs. Plans, buffers and workspaces must live until wait() returns.
+//
+// A refusal at run time (IndexPolicy::kReject, a checked mode) writes nothing, is returned once by the next
+// wait(), and does not stop the work behind it. Of several refusals wait() returns the first and says how
+// many followed. The destructor waits; a Status that nobody fetched is lost.
+//
+// Thread-safe: any thread may enqueue or wait; wait() covers what was enqueued before the call.
+class KVFERRY_EXPORT Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Status wait();
+
+  internal::StreamState& state() const noexcept { return *state_; }
+
+ private:
+  std::unique_ptr<internal::StreamState> state_;
+};
+
+struct ContextOptions {
+  Device device;
+  // Threads that an operator may use, the caller's included. 0: KVFERRY_NUM_THREADS, else the processors that
+  // this process may run on.
+  int threads = 0;
+  // Null: operators run in the calling thread (with its helpers) and return the final Status.
+  // The stream must outlive the context.
+  Stream* stream = nullptr;
+  // Name of the implementation that every plan() must use ("generic", "avx2"); empty: KVFERRY_FORCE_IMPL,
+  // else the first of the operator's table that can run. Forcing one that cannot run is an error of plan().
+  std::string implementation;
+  // The result is read next by a DMA engine or another device, not by this CPU: non-temporal stores already
+  // pay for small calls.
+  bool streaming = false;
+};
+
+// Holds the threads (started at the first large call, kept for the next) and the workspace of the one-call
+// forms. Cheap to copy: copies share both. The environment is read once, in the constructor; what is wrong in
+// it is an error of the first plan(), not an exception.
+//
+// Thread-safe. Calls that run at the same time through one context do not share its helper threads (the
+// second runs with its caller's thread alone), and one-call forms take turns: give each thread that matters a
+// context.
+class KVFERRY_EXPORT Context {
+ public:
+  explicit Context(ContextOptions options = {});
+
+  const ContextOptions& options() const noexcept;
+  int threads() const noexcept;  // resolved, >= 1
+
+  internal::ContextState& state() const noexcept { return *state_; }
+
+ private:
+  std::shared_ptr<internal::ContextState> state_;
+};
+
+}  // namespace kvferry
