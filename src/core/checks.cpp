@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/checks.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/checked_math.hpp"
+#include "core/context_state.hpp"
+
+namespace kvferry::internal {
+namespace {
+
+std::uint64_t magnitude(std::int64_t v) noexcept {
+  return v < 0 ? 0 - static_cast<std::uint64_t>(v) : static_cast<std::uint64_t>(v);
+}
+
+}  // namespace
+
+std::int64_t element_count(const TensorView& view) noexcept {
+  // Zero first: the other axes of an empty view may be too large to multiply.
+  for (int axis = 0; axis < view.rank; ++axis) {
+    if (view.dim(axis) == 0) return 0;
+  }
+  std::int64_t count = 1;
+  for (int axis = 0; axis < view.rank; ++axis) count *= view.dim(axis);
+  return count;
+}
+
+bool overlaps_itself(const TensorView& view) noexcept {
+  for (int axis = 0; axis < view.rank; ++axis) {
+    if (view.dim(axis) == 0) return false;
+  }
+  for (int a = 0; a < view.rank; ++a) {
+    if (view.dim(a) == 1) continue;
+    const std::uint64_t step_a = magnitude(view.stride(a));
+    if (step_a == 0) return true;
+    for (int b = a + 1; b < view.rank; ++b) {
+      const std::uint64_t step_b = magnitude(view.stride(b));
+      if (view.dim(b) == 1 || step_b == 0) continue;
+      // i * step_a == j * step_b for the smallest i, j > 0; a sign only mirrors one of the axes.
+      const std::uint64_t g = std::gcd(step_a, step_b);
+      if (step_b / g < magnitude(view.dim(a)) && step_a / g < magnitude(view.dim(b))) return true;
+    }
+  }
+  return false;
+}
+
+Checker::Checker(Operator op, const Context& context) : op_(op), device_(context.options().device) {
+  const ContextState& state = context.state();
+  if (!state.environment.ok()) {
+    status_ = state.environment;
+  } else if (device_.type != DeviceType::kCpu || device_.index != 0) {
+    fail(StatusCode::kUnavailable,
+         fmt::format("the context asks for device {}:{}, this build has cpu:0 only",
+                     device_.type == DeviceType::kCuda ? "cuda" : "cpu", device_.index));
+  }
+}
+
+void Checker::fail(StatusCode code, std::string_view message) {
+  status_ = Status(code, fmt::format("{}: {}", to_string(op_), message));
+}
+
+void Checker::tensor(const char* name, const TensorView& view) {
+  if (!ok()) return;
+  that(view.rank >= 0 && view.rank <= kMaxRank,
+       "{}: rank is {}, expected 0 to {}, with one stride a dimension", name, view.rank, kMaxRank);
+  that(size_of(view.dtype) > 0, "{}: dtype {} is not a DType", name, static_cast<int>(view.dtype));
+  if (!ok()) return;
+  bool empty = false;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    that(view.dim(axis) >= 0, "{}: dimension {} is {}, expected >= 0", name, axis, view.dim(axis));
+    empty = empty || view.dim(axis) == 0;
+  }
+  that(view.device == device_, "{}: lives on device {}:{}, expected the context's {}:{}", name,
+       static_cast<int>(view.device.type), view.device.index, static_cast<int>(device_.type), device_.index);
+  if (!ok()) return;
+  if (view.data == nullptr && !empty) {
+    fail(StatusCode::kNull,
+         fmt::format("{}: data is null, expected the memory of {}", name, to_string(view)));
+    return;
+  }
+
+  // First and last element that the view can touch. The whole product dim * stride, one step more than is
+  // touched, must fit too, even in an empty view: layout code multiplies them freely.
+  const Checked size(size_of(view.dtype));
+  Checked low(view.offset), high(view.offset), count(size);
+  bool overflow = false;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    count = count * view.dim(axis);
+    if (view.dim(axis) <= 1) continue;
+    const Checked whole = Checked(view.dim(axis)) * view.stride(axis) * size;
+    const Checked reach = Checked(view.dim(axis) - 1) * view.stride(axis);
+    (view.stride(axis) < 0 ? low : high) = (view.stride(axis) < 0 ? low : high) + reach;
+    overflow = overflow || whole.overflow;
+  }
+  overflow = overflow || (count.overflow && !empty) || (low * size).overflow || ((high + 1) * size).overflow;
+  that(!overflow, "{}: {} offset {} reaches beyond 2^63 bytes", name, to_string(view), view.offset);
+  if (!ok() || empty || view.storage_elements < 0) return;
+  that(low.value >= 0 && high.value < view.storage_elements,
+       "{}: {} offset {} touches elements {} to {}, expected 0 to {} (storage)", name, to_string(view),
+       view.offset, low.value, high.value, view.storage_elements - 1);
+}
+
+void Checker::output(const char* name, const TensorView& view) {
+  tensor(name, view);
+  if (!ok()) return;
+  that(!overlaps_itself(view),
+       "{}: {} has two elements at one address, expected distinct ones (it is written)", name,
+       to_string(view));
+}
+
+void Checker::rank(const char* name, const TensorView& view, int expected) {
+  that(view.rank == expected, "{}: rank is {}, expected {}", name, view.rank, expected);
+}
+
+void Checker::dim(const char* name, const TensorView& view, int axis, std::int64_t expected,
+                  std::string_view why) {
+  that(view.dim(axis) == expected, "{}: dimension {} is {}, expected {} ({})", name, axis, view.dim(axis),
+       expected, why);
+}
+
+void Checker::kv_dtype(const char* name, const TensorView& view) {
+  that(view.dtype != DType::kInt64 && view.dtype != DType::kUInt64,
+       "{}: dtype is {}, expected float16, bfloat16, float32, (u)int8, (u)int16, (u)int32, hifloat8, "
+       "float8_e5m2 or "
+       "float8_e4m3fn",
+       name, to_string(view.dtype));
+}
+
+void Checker::index_dtype(const char* name, const TensorView& view) {
+  that(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, "{}: dtype is {}, expected int32 or int64",
+       name, to_string(view.dtype));
+}
+
+void Checker::same_dtype(const char* name, const TensorView& view, const char* other_name,
+                         const TensorView& other) {
+  that(view.dtype == other.dtype, "{}: dtype is {}, expected {} ({})", name, to_string(view.dtype),
+       to_string(other.dtype), other_name);
+}
+
+}  // namespace kvferry::internal

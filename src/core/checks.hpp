@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checker: the checks of plan(). One line each: tensor, dimension, what was seen, what was expected. The
+// first failure sticks and every later check is a no-op, so a plan function reads as a list of rules in the
+// order in which they are reported.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kvferry/context.hpp"
+#include "kvferry/plan.hpp"
+#include "kvferry/tensor.hpp"
+
+namespace kvferry::internal {
+
+class Checker {
+ public:
+  Checker(Operator op, const Context& context);
+
+  bool ok() const noexcept { return status_.ok(); }
+  Status take() noexcept { return std::move(status_); }
+
+  // The view is usable at all: rank and dims, device, not null (an empty view may be), byte offsets of all
+  // its elements fit int64, all inside the storage where that is known.
+  void tensor(const char* name, const TensorView& view);
+  // tensor() for one that is written: also no two elements at one address.
+  void output(const char* name, const TensorView& view);
+
+  void rank(const char* name, const TensorView& view, int expected);
+  // `why` says where the expectation comes from: "key_cache dimension 3".
+  void dim(const char* name, const TensorView& view, int axis, std::int64_t expected, std::string_view why);
+  void kv_dtype(const char* name, const TensorView& view);     // one of the twelve that caches may have
+  void index_dtype(const char* name, const TensorView& view);  // int32 or int64
+  void same_dtype(const char* name, const TensorView& view, const char* other_name, const TensorView& other);
+
+  // Any other rule; `format` and its arguments continue "<operator>: ".
+  template <class... T>
+  void that(bool condition, fmt::format_string<T...> format, T&&... args) {
+    if (ok() && !condition) fail(StatusCode::kInvalidArgument, fmt::format(format, std::forward<T>(args)...));
+  }
+
+ private:
+  void fail(StatusCode code, std::string_view message);
+
+  Operator op_;
+  Device device_;
+  Status status_;
+};
+
+std::int64_t element_count(const TensorView& view) noexcept;  // of a view that passed Checker::tensor
+inline bool is_empty(const TensorView& view) noexcept {
+  return element_count(view) == 0;
+}
+
+// True if some two elements certainly share an address: stride 0, or two axes whose steps meet. (Three axes
+// that only meet together are not looked for: exact overlap is an integer program.)
+bool overlaps_itself(const TensorView& view) noexcept;
+
+}  // namespace kvferry::internal

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kvferry/tensor.hpp"
+
+namespace kvferry::internal {
+
+// The bytes from one index of `axis` to the next; 0 where there is no next one, since that stride is
+// arbitrary.
+inline std::int64_t step_bytes(const TensorView& view, int axis) {
+  return view.dim(axis) > 1 ? view.stride(axis) * size_of(view.dtype) : 0;
+}
+
+inline std::int64_t offset_bytes(const TensorView& view) {
+  return view.offset * size_of(view.dtype);
+}
+
+// An index tensor of rank 0 to 2, int32 or int64 of any stride and alignment, without its pointer.
+struct IndexView {
+  std::int64_t base = 0;  // bytes
+  std::int64_t step0 = 0;
+  std::int64_t step1 = 0;
+  bool wide = false;
+
+  IndexView() = default;
+  explicit IndexView(const TensorView& view)
+      : base(offset_bytes(view)),
+        step0(view.rank > 0 ? step_bytes(view, 0) : 0),
+        step1(view.rank > 1 ? step_bytes(view, 1) : 0),
+        wide(size_of(view.dtype) == 8) {}
+
+  std::int64_t at(const void* data, std::int64_t i, std::int64_t j = 0) const noexcept {
+    const auto* p = static_cast<const std::byte*>(data) + base + i * step0 + j * step1;
+    if (wide) {
+      std::int64_t v;
+      std::memcpy(&v, p, sizeof v);
+      return v;
+    }
+    std::int32_t v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+};
+
+}  // namespace kvferry::internal
