@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copy kernels: the inner loops of every CPU implementation, one table per instruction set. They get
+// addresses and byte counts that were checked long before; sources and destinations never overlap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvferry::internal::cpu {
+
+struct Piece {
+  const std::byte* src;
+  std::byte* dst;
+  std::int64_t bytes;
+};
+
+struct CopyKernels {
+  // Any sizes; meant for pieces of kTuning.lane_bytes and more. With `nontemporal` the caller calls fence()
+  // before it publishes the result.
+  void (*pieces)(const Piece* pieces, std::int64_t count, bool nontemporal);
+  // count pieces of `bytes` each, at fixed steps.
+  void (*rows)(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
+               std::int64_t count, std::int64_t bytes);
+  // 32-byte units: dst[r * dst_pitch + c * 32] = src[c * src_pitch + r * 32].
+  void (*transpose)(std::byte* dst, std::int64_t dst_pitch, const std::byte* src, std::int64_t src_pitch,
+                    std::int64_t rows, std::int64_t columns, bool nontemporal);
+  void (*fence)();
+};
+
+extern const CopyKernels kGenericCopy;
+// Null where the build has none (copy_avx2_absent.cpp). REQUIRES why_no_avx2().empty() to be used.
+const CopyKernels* avx2_copy() noexcept;
+
+}  // namespace kvferry::internal::cpu
