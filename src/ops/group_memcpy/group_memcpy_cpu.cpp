@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "backends/cpu/features.hpp"
+#include "backends/cpu/move.hpp"
+#include "backends/cpu/parallel_for.hpp"
+#include "backends/cpu/small_copy.hpp"
+#include "backends/cpu/tuning.hpp"
+#include "core/checked_math.hpp"
+#include "ops/group_memcpy/group_memcpy_plan.hpp"
+
+namespace kvferry::internal {
+namespace {
+
+using PlanT = GroupMemcpyPlan;
+using Buffers = GroupMemcpyBuffers;
+
+// The call with its run-time count and where its table is.
+struct Call {
+  const PlanT& plan;
+  const Buffers& buffers;
+  std::int64_t pairs;
+
+  std::uint64_t src(std::int64_t p) const noexcept {
+    return static_cast<std::uint64_t>(plan.sources.at(buffers.addr_table, p));
+  }
+  std::uint64_t dst(std::int64_t p) const noexcept {
+    return static_cast<std::uint64_t>(plan.destinations.at(buffers.addr_table, p));
+  }
+  std::int64_t size(std::int64_t p) const noexcept {
+    return plan.has_sizes ? plan.sizes.at(buffers.sizes, p) : plan.copy_bytes;
+  }
+  bool skipped(std::int64_t p) const noexcept { return plan.skip_null && (src(p) == 0 || dst(p) == 0); }
+};
+
+template <class... T>
+Status refuse(fmt::format_string<T...> format, T&&... args) {
+  return {StatusCode::kIndex, "group_memcpy: " + fmt::format(format, std::forward<T>(args)...)};
+}
+
+// Per-pair sizes to prefix sums in `ends` (ends[p] = bytes before pair p); pairs that are skipped count 0.
+Status sum_sizes(const Call& call, std::int64_t* ends) {
+  Checked total(0);
+  for (std::int64_t p = 0; p < call.pairs; ++p) {
+    const std::int64_t size = call.size(p);
+    if (size < 0) return refuse("sizes: pair {} is {}, expected >= 0", p, size);
+    ends[p] = total.value;
+    if (size > 0 && !call.skipped(p)) total = total + size;
+    if (total.overflow) return refuse("sizes: pairs 0 to {} add up to more than 2^63 bytes", p);
+  }
+  ends[call.pairs] = total.value;
+  return {};
+}
+
+// Checked mode. `order` has room for every pair.
+Status check_addresses(const Call& call, std::int64_t* order) {
+  std::int64_t count = 0;
+  for (std::int64_t p = 0; p < call.pairs; ++p) {
+    const auto n = static_cast<std::uint64_t>(call.size(p));
+    if (n == 0 || call.skipped(p)) continue;
+    for (const auto& [name, address] :
+         {std::pair{"source", call.src(p)}, std::pair{"destination", call.dst(p)}}) {
+      if (address == 0)
+        return refuse("addr_table: pair {} has a null {}, expected an address (skip_null is off)", p, name);
+      if (address + n < address)
+        return refuse("addr_table: pair {}: {} {:#x} + {} bytes wraps", p, name, address, n);
+    }
+    const std::uint64_t gap = std::max(call.src(p), call.dst(p)) - std::min(call.src(p), call.dst(p));
+    if (gap != 0 && gap < n) {
+      return refuse("addr_table: pair {}: source {:#x} and destination {:#x} of {} bytes overlap in part", p,
+                    call.src(p), call.dst(p), n);
+    }
+    order[count++] = p;
+  }
+  const auto end = [&](std::int64_t p) { return call.dst(p) + static_cast<std::uint64_t>(call.size(p)); };
+  std::sort(order, order + count, [&](std::int64_t a, std::int64_t b) {
+    return call.dst(a) != call.dst(b) ? call.dst(a) < call.dst(b) : a < b;
+  });
+  for (std::int64_t i = 1; i < count; ++i) {
+    if (end(order[i - 1]) > call.dst(order[i])) {
+      return refuse("addr_table: the destinations of pairs {} and {} overlap",
+                    std::min(order[i - 1], order[i]), std::max(order[i - 1], order[i]));
+    }
+  }
+  // Destinations are disjoint now, so those that meet a source are neighbours in the order.
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t p = order[i];
+    const std::uint64_t begin = call.src(p), stop = begin + static_cast<std::uint64_t>(call.size(p));
+    const std::int64_t* at =
+        std::lower_bound(order, order + count, stop,
+                         [&](std::int64_t q, std::uint64_t address) { return call.dst(q) < address; });
+    while (at != order && end(*(at - 1)) > begin) {
+      --at;
+      if (*at != p)
+        return refuse("addr_table: the destination of pair {} overlaps the source of pair {}", *at, p);
+    }
+  }
+  return {};
+}
+
+void copy_part(const Call& call, std::int64_t pair, std::int64_t at, std::int64_t bytes,
+               cpu::PieceQueue& queue) {
+  const std::uint64_t src = call.src(pair), dst = call.dst(pair);
+  if (bytes == 0 || src == dst || call.skipped(pair)) return;
+  // Addresses are numbers in the table: this is where they become pointers.
+  const auto* from = reinterpret_cast<const std::byte*>(src) + at;
+  auto* to = reinterpret_cast<std::byte*>(dst) + at;
+  if (bytes < cpu::kTuning.lane_bytes) {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  } else {
+    queue.push(from, to, bytes);
+  }
+}
+
+// Whole pairs [begin, end) of equal small size.
+void copy_small_pairs(const Call& call, std::int64_t begin, std::int64_t end) {
+  cpu::with_fixed_size(call.plan.copy_bytes, [&](auto size) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      const std::uint64_t src = call.src(p), dst = call.dst(p);
+      if (src == dst || (call.plan.skip_null && (src == 0 || dst == 0))) continue;
+      std::memcpy(reinterpret_cast<std::byte*>(dst), reinterpret_cast<const std::byte*>(src), size);
+    }
+  });
+}
+
+void copy_equal(const Call& call, ContextState& context, const cpu::CopyKernels& kernels) {
+  const std::int64_t size = call.plan.copy_bytes;
+  const Checked total = Checked(call.pairs) * size;
+  // Few large pairs are split inside. (More than 2^63 bytes can only be pairs that are skipped.)
+  const bool inside = size >= cpu::kTuning.min_claim_bytes && !total.overflow;
+  const cpu::Split split =
+      inside ? cpu::split(total.value, 1, context.threads) : cpu::split(call.pairs, size, context.threads);
+  const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
+  cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
+    const std::int64_t begin = claim * split.units_per_claim;
+    const std::int64_t end = std::min(begin + split.units_per_claim, inside ? total.value : call.pairs);
+    if (size < cpu::kTuning.lane_bytes) return copy_small_pairs(call, begin, end);
+    cpu::PieceQueue queue(kernels, nontemporal);
+    if (!inside) {
+      for (std::int64_t p = begin; p < end; ++p) copy_part(call, p, 0, size, queue);
+      return;
+    }
+    for (std::int64_t byte = begin; byte < end;) {
+      const std::int64_t at = byte % size, bytes = std::min(size - at, end - byte);
+      copy_part(call, byte / size, at, bytes, queue);
+      byte += bytes;
+    }
+  });
+}
+
+void copy_sized(const Call& call, const std::int64_t* ends, ContextState& context,
+                const cpu::CopyKernels& kernels) {
+  const std::int64_t total = ends[call.pairs];
+  const cpu::Split split = cpu::split(total, 1, context.threads);
+  const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
+  cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
+    const std::int64_t begin = claim * split.units_per_claim,
+                       end = std::min(begin + split.units_per_claim, total);
+    cpu::PieceQueue queue(kernels, nontemporal);
+    // The last pair that starts at or before `begin`; pairs of 0 bytes are passed over.
+    std::int64_t pair = std::upper_bound(ends, ends + call.pairs, begin) - ends - 1;
+    for (std::int64_t byte = begin; byte < end; ++pair) {
+      const std::int64_t bytes = std::min(ends[pair + 1], end) - byte;
+      copy_part(call, pair, byte - ends[pair], bytes, queue);
+      byte += bytes;
+    }
+  });
+}
+
+Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
+           const cpu::CopyKernels& kernels) {
+  if (plan.nothing_to_do()) return {};
+  Call call{plan, buffers, plan.pairs};
+  if (plan.has_count) call.pairs = std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs);
+  auto* ends = aligned<std::int64_t>(buffers.workspace);
+  if (plan.has_sizes) {
+    if (Status status = sum_sizes(call, ends); !status.ok()) return status;
+  }
+  if (plan.checked) {
+    if (Status status = check_addresses(call, plan.has_sizes ? ends + plan.pairs + 1 : ends); !status.ok())
+      return status;
+  }
+  plan.has_sizes ? copy_sized(call, ends, context, kernels) : copy_equal(call, context, kernels);
+  return {};
+}
+
+constexpr PlanT::ImplType kImplementations[] = {
+    {"avx2", [](const PlanT&) { return cpu::why_no_avx2(); },
+     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, *cpu::avx2_copy()); }},
+    {"generic", [](const PlanT&) { return std::string(); },
+     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, cpu::kGenericCopy); }},
+};
+
+}  // namespace
+
+std::span<const GroupMemcpyPlan::ImplType> group_memcpy_cpu() {
+  return kImplementations;
+}
+
+}  // namespace kvferry::internal
