@@ -6,7 +6,9 @@
 // expected:
 //     gather_pa_kv_cache: key: dimension 2 is 96, expected 128 (key_cache dimension 3)
 //
-// The library throws no exception, never aborts and never prints. Running out of memory is a Status too.
+// Functions throw nothing, never abort and never print; running out of memory is a Status too. (The
+// constructors of Context and Stream may throw std::bad_alloc, that of Stream std::system_error when no
+// thread can be started.)
 #pragma once
 
 #include <optional>

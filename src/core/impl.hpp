@@ -31,6 +31,7 @@ struct PlanBody {
 
   Operator op;
   const char* implementation = "";
+  bool forced = false;   // by the context
   std::string refusals;  // "avx2: this CPU has no AVX2", one a line
   std::int64_t workspace_bytes = 0;
   int threads = 1;  // of the context that planned, for describe()
@@ -56,6 +57,7 @@ Status pick(std::span<const Impl<Body, Buffers>> table, const Context& context, 
     if (reason.empty()) {
       body.impl = &impl;
       body.implementation = impl.name;
+      body.forced = !forced.empty();
       body.threads = context.threads();
       return {};
     }

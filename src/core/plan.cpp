@@ -30,7 +30,8 @@ std::int64_t Plan::workspace_bytes() const noexcept {
 }
 
 std::string Plan::describe() const {
-  std::string text = fmt::format("{}\n  implementation  {}\n", to_string(body_->op), body_->implementation);
+  std::string text = fmt::format("{}\n  implementation  {}{}\n", to_string(body_->op), body_->implementation,
+                                 body_->forced ? " (forced)" : "");
   for (std::size_t at = 0; at < body_->refusals.size();) {
     const std::size_t end = body_->refusals.find('\n', at);
     text += fmt::format("  refused         {}\n", body_->refusals.substr(at, end - at));

@@ -65,7 +65,8 @@ inline std::int64_t to_line(const std::byte* p) {
   return static_cast<std::int64_t>((0 - reinterpret_cast<std::uintptr_t>(p)) & (kLine - 1));
 }
 
-// The pieces as chunks of at most kChunk bytes.
+// The pieces as chunks of at most kChunk bytes. A chunk ends where a line of the destination ends, so that
+// only the first one of a piece starts inside a line.
 class Chunks {
  public:
   Chunks(const Piece* pieces, std::int64_t count) : piece_(pieces), end_(pieces + count) {}
@@ -74,9 +75,11 @@ class Chunks {
   int next(Piece* chunks, int lanes) {
     int n = 0;
     while (n < lanes && piece_ != end_) {
-      const std::int64_t bytes = std::min(kChunk, piece_->bytes - at_);
-      if (bytes > 0) chunks[n++] = {piece_->src + at_, piece_->dst + at_, bytes};
-      at_ += kChunk;
+      std::byte* const dst = piece_->dst + at_;
+      const std::int64_t whole = kChunk - (to_line(dst) == 0 ? 0 : kLine - to_line(dst));
+      const std::int64_t bytes = std::min(whole, piece_->bytes - at_);
+      if (bytes > 0) chunks[n++] = {piece_->src + at_, dst, bytes};
+      at_ += bytes;
       if (at_ >= piece_->bytes) {
         ++piece_;
         at_ = 0;
