@@ -2,7 +2,7 @@
 #include "core/checks.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
 
 #include "core/checked_math.hpp"
 #include "core/context_state.hpp"
@@ -10,9 +10,51 @@
 namespace kvferry::internal {
 namespace {
 
-std::uint64_t magnitude(std::int64_t v) noexcept {
-  return v < 0 ? 0 - static_cast<std::uint64_t>(v) : static_cast<std::uint64_t>(v);
-}
+__extension__ using Int128 = __int128;
+
+// Looks for two indices with one address: steps d, not all 0, with |d[i]| < count[i] and sum of d[i] * stride[i] = 0.
+// From the largest stride down, only few d can still be made up for by the strides below, one for any layout without
+// overlap; the budget is for what nobody writes.
+class OverlapSearch {
+ public:
+  void add(std::int64_t stride, std::int64_t count) {
+    const Int128 size = stride < 0 ? -Int128{stride} : Int128{stride};  // a sign only mirrors the axis
+    axes_[static_cast<std::size_t>(n_++)] = {size, count - 1};
+  }
+
+  bool found() {
+    std::sort(axes_.begin(), axes_.begin() + n_, [](const Step& a, const Step& b) { return a.stride > b.stride; });
+    for (int i = n_ - 1; i >= 0; --i) reach_[at(i)] = reach_[at(i + 1)] + axes_[at(i)].stride * axes_[at(i)].most;
+    return descend(0, 0, false);
+  }
+
+ private:
+  struct Step {
+    Int128 stride;
+    Int128 most;
+  };
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+  bool descend(int level, Int128 sum, bool moved) {
+    if (level == n_) return moved && sum == 0;
+    const Step& axis = axes_[at(level)];
+    if (axis.stride == 0) return true;  // and so are all behind it
+    const Int128 rest = reach_[at(level + 1)];
+    Int128 first = std::max(-axis.most, -((rest + sum) / axis.stride));
+    const Int128 last = std::min(axis.most, (rest - sum) / axis.stride);
+    if (!moved) first = 0;  // d and -d are the same pair
+    for (Int128 d = first; d <= last && budget_ > 0; ++d) {
+      --budget_;
+      if (descend(level + 1, sum + d * axis.stride, moved || d != 0)) return true;
+    }
+    return false;
+  }
+
+  std::array<Step, kMaxRank> axes_{};
+  std::array<Int128, kMaxRank + 1> reach_{};
+  int n_ = 0;
+  int budget_ = 10000;
+};
 
 }  // namespace
 
@@ -27,22 +69,12 @@ std::int64_t element_count(const TensorView& view) noexcept {
 }
 
 bool overlaps_itself(const TensorView& view) noexcept {
+  OverlapSearch search;
   for (int axis = 0; axis < view.rank; ++axis) {
     if (view.dim(axis) == 0) return false;
+    if (view.dim(axis) > 1) search.add(view.stride(axis), view.dim(axis));
   }
-  for (int a = 0; a < view.rank; ++a) {
-    if (view.dim(a) == 1) continue;
-    const std::uint64_t step_a = magnitude(view.stride(a));
-    if (step_a == 0) return true;
-    for (int b = a + 1; b < view.rank; ++b) {
-      const std::uint64_t step_b = magnitude(view.stride(b));
-      if (view.dim(b) == 1 || step_b == 0) continue;
-      // i * step_a == j * step_b for the smallest i, j > 0; a sign only mirrors one of the axes.
-      const std::uint64_t g = std::gcd(step_a, step_b);
-      if (step_b / g < magnitude(view.dim(a)) && step_a / g < magnitude(view.dim(b))) return true;
-    }
-  }
-  return false;
+  return search.found();
 }
 
 Checker::Checker(Operator op, const Context& context) : op_(op), device_(context.options().device) {

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planted defects: each must be caught by the tests of `make test`.
+
+A defect is a text of one source file, which must occur there exactly once (white space does not count), and what stands
+there instead. When a change moves the text, move the defect with it.
+"""
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    find: str
+    replace: str
+    tests: str  # regular expression of the ctest tests that should notice
+
+
+GATHER = "src/ops/gather_pa_kv_cache/gather_pa_kv_cache_cpu.cpp"
+SCATTER = "src/ops/scatter_pa_kv_cache/scatter_pa_kv_cache_cpu.cpp"
+MEMCPY = "src/ops/group_memcpy/group_memcpy_cpu.cpp"
+PAGED = "src/ops/paged_layout.cpp"
+LAYOUT = "src/core/layout.cpp"
+AVX2 = "src/backends/cpu/copy_avx2.cpp"
+POOL = "src/backends/cpu/parallel_for.cpp"
+STREAM = "src/backends/cpu/stream.cpp"
+
+MUTANTS = [
+    # gather
+    Mutant("off-by-one slot", GATHER, "slot * side.slot_step, dst, tokens)", "(slot + 1) % plan.block_size * side.slot_step, dst, tokens)", "gather"),
+    Mutant("32-bit cache offset", GATHER, "cache + id * side.block_step", "cache + static_cast<std::int32_t>(id * side.block_step)", "gather"),
+    Mutant("32-bit row offset", GATHER, "(s->row + done) * side.row_step", "static_cast<std::int32_t>((s->row + done) * side.row_step)", "gather"),
+    Mutant("table read past the row", GATHER, "if (column >= 0 && column < plan.table_width) {", "if (column >= 0) {", "gather"),
+    Mutant("block count of the key used for the value", GATHER, "id < side.blocks", "id < plan.key.blocks", "gather"),
+    Mutant("an empty sequence ends the loop", GATHER, "if (beg >= end) continue;", "if (beg >= end) break;", "gather"),
+    Mutant("remainder of the offset used as slot", GATHER, "s.slot = static_cast<std::int64_t>(skipped % plan.block_size);", "s.slot = static_cast<std::int64_t>(skipped % plan.block_size) + (plan.has_offset ? plan.seq_offset.at(buffers.seq_offset, i) % plan.block_size : 0);", "gather"),
+    Mutant("sum of lengths wraps", GATHER, "length > plan.rows - run ? plan.rows : run + length", "static_cast<std::int64_t>(static_cast<std::uint64_t>(run) + static_cast<std::uint64_t>(length))", "gather"),
+    Mutant("bad ids leave the rows alone", GATHER, "mover.zero(dst, tokens);", "(void)dst;", "gather"),
+    Mutant("record keeps the last bad entry", GATHER, "if (first || std::pair(batch, column) < std::pair(record.batch, record.column)) {", "if (first || std::pair(batch, column) > std::pair(record.batch, record.column)) {", "gather"),
+    Mutant("decreasing sums accepted by reject", GATHER, "if (length(i + 1) < length(i)) {", "if (length(i + 1) < 0) {", "gather"),
+    # scatter
+    Mutant("slot -1 overwrites the last slot", SCATTER, "const std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, begin);\n    if (slot < 0 ||", "std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, begin);\n    if (slot < 0) slot += slots;\n    if (slot < 0 ||", "scatter"),
+    Mutant("run of slots by its ends only", SCATTER, "while (tokens < most && plan.slot_mapping.at(buffers.slot_mapping, begin + tokens) == slot + tokens) ++tokens;", "if (plan.slot_mapping.at(buffers.slot_mapping, begin + most - 1) == slot + most - 1) tokens = most;", "scatter"),
+    Mutant("32-bit slot offset", SCATTER, "cache + block * side.block_step + position", "cache + static_cast<std::int32_t>(block * side.block_step) + position", "scatter"),
+    Mutant("slots of the key used for the value", SCATTER, "plan.value, plan.value_slots, buffers.value,", "plan.value, plan.key_slots, buffers.value,", "scatter"),
+    Mutant("first repeat not found", SCATTER, "for (std::size_t i = 1; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "for (std::size_t i = 2; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "scatter"),
+    # group_memcpy
+    Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),
+    Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, inside ? total.value : call.pairs);", "std::min(begin + split.units_per_claim, inside ? total.value : call.pairs - 1);", "group_memcpy"),
+    Mutant("null destination not skipped", MEMCPY, "(call.plan.skip_null && (src == 0 || dst == 0))", "(call.plan.skip_null && src == 0)", "group_memcpy"),
+    Mutant("count above the table", MEMCPY, "std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs)", "std::max<std::int64_t>(plan.count.at(buffers.count, 0), 0)", "group_memcpy"),
+    Mutant("negative size skipped instead of refused", MEMCPY, "if (size < 0) return refuse(", "if (size < kInt64Min + 1) return refuse(", "group_memcpy"),
+    Mutant("overlap with the next source not seen", MEMCPY, "end(*(at - 1)) > begin", "end(*(at - 1)) > begin + 1", "group_memcpy"),
+    # layouts and kernels
+    Mutant("head stride taken as dense", PAGED, "{rows.dim(1), step(cache, head_axis), step(rows, 1)}", "{rows.dim(1), rows.dim(2), step(rows, 1)}", "gather|scatter"),
+    Mutant("slot stride that matches by coincidence", LAYOUT, "return nest.loop_count == 0 ? MoveKind::kDense : MoveKind::kPlanes;", "return MoveKind::kDense;", "gather|scatter"),
+    Mutant("only the source decides what is dense", LAYOUT, "if (move.src_token_step == nest.piece && move.dst_token_step == nest.piece) {", "if (move.src_token_step == nest.piece) {", "gather|scatter"),
+    Mutant("lost tail of a chunk", AVX2, "std::memcpy(group[i].dst + whole, group[i].src + whole, static_cast<std::size_t>(group[i].bytes - whole));", "(void)whole;", "gather|scatter|group_memcpy"),
+    Mutant("lost tail of a long piece", AVX2, "std::memcpy(piece.dst + at, piece.src + at, static_cast<std::size_t>(piece.bytes - at));", "", "gather|scatter|group_memcpy"),
+    Mutant("odd FRACTAL_NZ column lost", AVX2, "if (columns != even_columns) {", "if (columns > even_columns + 1) {", "gather|scatter"),
+    Mutant("streaming store on a half line", AVX2, "const bool aligned = to_line(dst) == 0 && dst_pitch % kLine == 0;", "const bool aligned = true;", "gather|scatter"),
+    # threads and streams
+    Mutant("last claim lost", POOL, "return {ceil_div(units, units_per_claim), units_per_claim, bytes};", "return {units / units_per_claim, units_per_claim, bytes};", "gather|scatter|group_memcpy"),
+    Mutant("caller does not wait", POOL, "done_.load(std::memory_order_acquire) != claims; ++spins)", "done_.load(std::memory_order_acquire) < claims - 1; ++spins)", ""),
+    Mutant("refusal told twice", STREAM, "std::exchange(first_error, Status())", "first_error", "api|gather"),
+]
