@@ -126,7 +126,8 @@ Split split(std::int64_t units, std::int64_t bytes_per_unit, int threads) noexce
   if (threads <= 1 || bytes < kTuning.parallel_bytes) return {1, units, bytes};
   const std::int64_t per_claim = std::clamp(bytes / (std::int64_t{threads} * kTuning.claims_per_thread),
                                             kTuning.min_claim_bytes, kTuning.claim_bytes);
-  const std::int64_t claims = std::min(units, std::max<std::int64_t>(1, bytes / per_claim));
+  const std::int64_t claims =
+      std::min({units, std::max<std::int64_t>(1, bytes / per_claim), kTuning.max_claims});
   const std::int64_t units_per_claim = ceil_div(units, claims);
   return {ceil_div(units, units_per_claim), units_per_claim, bytes};
 }

@@ -15,6 +15,8 @@ struct Tuning {
   std::int64_t claim_bytes = 1 << 20;
   std::int64_t min_claim_bytes = 64 << 10;
   int claims_per_thread = 4;
+  // More never balance better, and a table of huge pairs that are all skipped must not cost a claim a MiB.
+  std::int64_t max_claims = 1 << 16;
 
   // Non-temporal stores: a CPU that reads the result right after makes regular stores win up to 16 MB; with
   // the `streaming` hint they pay from 256 KiB. Constants on purpose: a VM reports absurd cache sizes.

@@ -26,6 +26,15 @@ TensorView nct_rows(const TensorView& rows, std::int64_t stride, std::int64_t of
   return view;
 }
 
+// kNct ignores the strides that the rows come with, so they are not judged either.
+TensorView unstrided(const TensorView& rows) {
+  if (rows.rank < 0 || rows.rank > kMaxRank) return rows;
+  TensorView view =
+      contiguous(rows.data, rows.dtype, std::span(rows.shape).first(static_cast<std::size_t>(rows.rank)));
+  view.device = rows.device;
+  return view;
+}
+
 // Nct reads only the first T tokens, so its bounds are checked on those; then the view gets that length.
 void check_nct(Checker& check, const char* name, TensorView& rows, std::int64_t tokens, std::int64_t stride,
                std::int64_t offset) {
@@ -84,10 +93,14 @@ Status check_args(ScatterPaKvCacheArgs& a, const Context& context) {
              a.scatter_mode == ScatterMode::kNhsd ? "kNhsd" : "kNct");
   check.that(a.index_policy <= IndexPolicy::kReject,
              "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
-  check.tensor("key", a.key);
+  const bool nct = a.scatter_mode == ScatterMode::kNct;
+  // A tensor of rank 0 is how some front ends pass none.
+  if (a.value && a.value->rank == 0) a.value.reset();
+  if (a.value_cache && a.value_cache->rank == 0) a.value_cache.reset();
+  check.tensor("key", nct ? unstrided(a.key) : a.key);
   check.output("key_cache", a.key_cache);
   check.tensor("slot_mapping", a.slot_mapping);
-  if (a.value) check.tensor("value", *a.value);
+  if (a.value) check.tensor("value", nct ? unstrided(*a.value) : *a.value);
   if (a.value_cache) check.output("value_cache", *a.value_cache);
   check.rank("slot_mapping", a.slot_mapping, 1);
   check.index_dtype("slot_mapping", a.slot_mapping);
@@ -97,10 +110,8 @@ Status check_args(ScatterPaKvCacheArgs& a, const Context& context) {
     a.value.reset();
     return check.take();
   }
-  // One of the two is there, so a missing partner is named. An empty one is judged by its shape.
-  check.that(a.value.has_value() && a.value->rank > 0, "value: absent, expected rows for value_cache");
-  check.that(a.value_cache.has_value() && a.value_cache->rank > 0,
-             "value_cache: absent, expected the cache of value");
+  check.that(a.value.has_value(), "value: absent, expected rows for value_cache");
+  check.that(a.value_cache.has_value(), "value_cache: absent, expected the cache of value");
   if (!check.ok()) return check.take();
   check_pair(check, a, "value", *a.value, "value_cache", *a.value_cache, 1);
   check.dim("value_cache", *a.value_cache, slot_axis(layout_of(a, *a.value_cache)),
