@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Oracles and case arithmetic work in integers that cannot wrap.
+#pragma once
+
+namespace kvferry::harness {
+
+__extension__ typedef __int128 Int128;
+
+}  // namespace kvferry::harness

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cases in GoogleTest.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/harness.hpp"
+#include "ops/registry.hpp"
+
+namespace kvferry::harness {
+
+// One for the whole test program; its summary comes out at the end, so that skips are seen.
+inline Runner& test_runner() {
+  static Runner runner;
+  return runner;
+}
+
+inline void PrintTo(const RegisteredCase& one, std::ostream* out) { *out << one.text; }  // NOLINT
+
+// Runs everything that the text stands for. Returns the cases that ran.
+inline int check_cases(std::string_view text) {
+  int n = 0;
+  try {
+    for (const auto& [info, what] : resolve(text)) {
+      const Report report = test_runner().run(*info, what);
+      if (!report.ok()) ADD_FAILURE() << report.to_string();
+      ++n;
+    }
+  } catch (const CaseError& error) {
+    ADD_FAILURE() << text << ": " << error.what();
+  }
+  return n;
+}
+
+// Every registered case of an operator is a test of its own: its name is in --gtest_filter and in reports.
+class RegisteredCaseTest : public testing::TestWithParam<RegisteredCase> {};
+class RegisteredCaseLong : public testing::TestWithParam<RegisteredCase> {};
+// Not every operator has slow ones.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RegisteredCaseLong);
+
+inline auto registered(const OperatorInfo& info, bool slow) {
+  std::vector<RegisteredCase> cases;
+  for (const RegisteredCase& one : info.cases) {
+    if (one.slow == slow) cases.push_back(one);
+  }
+  return testing::ValuesIn(cases);
+}
+
+inline std::string test_name(const testing::TestParamInfo<RegisteredCase>& info) {
+  std::string name = info.param.name;
+  name.erase(0, name.find('/') + 1);
+  return name;
+}
+
+// How often a property is tried: KVFERRY_RANDOM_CASES replaces `usual`.
+inline std::int64_t random_cases(std::int64_t usual) {
+  const char* wanted = std::getenv("KVFERRY_RANDOM_CASES");
+  return wanted == nullptr ? usual : parse_integer(wanted);
+}
+
+// Random cases with seeds from `first` on; stops at the third failure.
+inline void check_random_cases(const OperatorInfo& info, std::uint64_t first, std::int64_t count) {
+  int failures = 0;
+  for (std::int64_t i = 0; i < count && failures < 3; ++i) {
+    const Report report = test_runner().run(info, info.random_case(first + static_cast<std::uint64_t>(i)));
+    if (report.ok()) continue;
+    ADD_FAILURE() << report.to_string();
+    ++failures;
+  }
+}
+
+// Skips are fine on a machine that lacks something, and must be seen: the test itself is skipped then, or fails
+// where KVFERRY_NO_SKIPS is set (CI).
+inline void check_that_all_ran(const OperatorInfo& info) {
+  for (const std::string& name : info.implementations()) {
+    if (test_runner().runs_by_implementation().contains(name)) continue;
+    if (std::getenv("KVFERRY_NO_SKIPS") != nullptr) {
+      ADD_FAILURE() << info.name << ": implementation '" << name << "' never ran\n" << test_runner().summary();
+    } else {
+      GTEST_SKIP() << info.name << ": implementation '" << name << "' never ran\n" << test_runner().summary();
+    }
+  }
+}
+
+class PrintSummary : public testing::Environment {
+ public:
+  void TearDown() override { std::printf("%s\n", test_runner().summary().c_str()); }
+};
+inline testing::Environment* const kPrintSummary = testing::AddGlobalTestEnvironment(new PrintSummary);
+
+}  // namespace kvferry::harness
