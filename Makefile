@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+JOBS ?= $(shell nproc)
+
+build = cmake --preset $(1) --log-level=WARNING && cmake --build --preset $(1) -j $(JOBS)
+
+.PHONY: help setup build demo test test-long fmt lint
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: ## install the missing Debian packages (12 or 13; as root or through sudo)
+	@tools/setup.sh
+
+build: setup ## build everything, warnings as errors
+	@$(call build,dev)
+
+demo: setup ## replay a built-in traffic and write kvferry-report.html
+	@$(call build,release) --target kvferry_cli
+	build/release/kvferry replay
+
+test: build ## build and run the tests (N passed, N failed)
+	@tests/run.sh build/dev -j $(JOBS) -LE long
+
+test-long: build ## the slow and large tests
+	@tests/run.sh build/dev -L long
+
+fmt: ## format the sources in place
+	@tools/setup.sh lint
+	@tools/lint.sh fmt
+
+lint: setup ## formatting and clang-tidy
+	@tools/setup.sh lint
+	@cmake --preset dev --log-level=WARNING
+	@tools/lint.sh check
