@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/replay/memory.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "backends/cpu/parallel_for.hpp"
+#include "tools/replay/numbers.hpp"
+
+namespace kvferry::replay {
+namespace {
+
+constexpr std::int64_t kHugePage = 2 << 20;
+
+std::int64_t kilobytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    std::int64_t value = 0;
+    if (word == key && file >> value) return value * 1024;
+  }
+  return -1;
+}
+
+// Nanoseconds that threads of this process have waited for a processor; 0 where the kernel does not tell.
+std::int64_t nanoseconds_waited() {
+  std::int64_t sum = 0;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream file(task.path() / "schedstat");
+    std::int64_t ran = 0, waited = 0;
+    if (file >> ran >> waited) sum += waited;
+  }
+  return sum;
+}
+
+#if defined(__x86_64__)
+// Both 64-byte aligned, a multiple of 256 bytes.
+__attribute__((target("avx2"))) void stream_copy(std::byte* dst, const std::byte* src, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += 256) {
+    for (std::int64_t k = i; k < i + 256; k += 32) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + k),
+                          _mm256_load_si256(reinterpret_cast<const __m256i*>(src + k)));
+    }
+  }
+  _mm_sfence();
+}
+bool can_stream() {
+  return __builtin_cpu_supports("avx2") != 0;
+}
+#else
+void stream_copy(std::byte*, const std::byte*, std::int64_t) {}
+bool can_stream() {
+  return false;
+}
+#endif
+
+}  // namespace
+
+Result<HugeBuffer> HugeBuffer::make(std::int64_t bytes) {
+  HugeBuffer b;
+  if (bytes == 0) return b;
+  b.map_bytes_ = usize((bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage);
+  void* map = mmap(nullptr, b.map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) {
+    return Status(StatusCode::kOutOfMemory,
+                  fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno)));
+  }
+  b.map_ = map;
+  const auto address = reinterpret_cast<std::uintptr_t>(map);
+  b.data_ = static_cast<std::byte*>(map) + (0 - address) % kHugePage;
+  b.bytes_ = bytes;
+  // A refusal only costs speed.
+  static_cast<void>(madvise(b.data_, b.map_bytes_ - kHugePage, MADV_HUGEPAGE));
+  return b;
+}
+
+HugeBuffer::~HugeBuffer() {
+  if (map_ != nullptr) munmap(map_, map_bytes_);
+}
+
+void HugeBuffer::touch(std::int64_t bytes, const Context& context) const {
+  bytes = std::min(bytes, bytes_);
+  const std::int64_t pages = (bytes + kHugePage - 1) / kHugePage;
+  internal::cpu::parallel_for(context.state(), pages, [&](std::int64_t p) {
+    for (std::int64_t at = p * kHugePage; at < std::min(bytes, (p + 1) * kHugePage); at += 4096)
+      data_[at] = {};
+  });
+}
+
+std::int64_t peak_memory() {
+  return kilobytes("/proc/self/status", "VmHWM:");
+}
+std::int64_t available_memory() {
+  return kilobytes("/proc/meminfo", "MemAvailable:");
+}
+
+const char* copy_limit_method() {
+  return can_stream() ? "AVX2 non-temporal" : "memcpy";
+}
+
+Result<double> measure_copy_limit(const Context& context) {
+  constexpr std::int64_t kBytes = 256 << 20;
+  constexpr std::int64_t kPiece = 4 << 20;
+  constexpr std::size_t kSamples = 9, kMostTries = 27;
+  Result<HugeBuffer> src = HugeBuffer::make(kBytes);
+  if (!src.ok()) return src.status();
+  Result<HugeBuffer> dst = HugeBuffer::make(kBytes);
+  if (!dst.ok()) return dst.status();
+  src->touch(kBytes, context);
+  dst->touch(kBytes, context);
+  const bool stream = can_stream();
+  // A sample counts if no thread waited for a processor. On a machine that is never quiet all of them do.
+  std::vector<double> quiet, all;
+  while (quiet.size() < kSamples && all.size() < kMostTries) {
+    const std::int64_t waited = nanoseconds_waited();
+    const auto start = std::chrono::steady_clock::now();
+    internal::cpu::parallel_for(context.state(), kBytes / kPiece, [&](std::int64_t piece) {
+      std::byte* to = dst->data() + piece * kPiece;
+      const std::byte* from = src->data() + piece * kPiece;
+      stream ? stream_copy(to, from, kPiece) : static_cast<void>(std::memcpy(to, from, usize(kPiece)));
+    });
+    all.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (static_cast<double>(nanoseconds_waited() - waited) < 0.02e9 * all.back()) quiet.push_back(all.back());
+  }
+  std::vector<double>& samples = quiet.size() >= kSamples / 2 ? quiet : all;
+  const auto median = samples.begin() + std::ssize(samples) / 2;
+  std::nth_element(samples.begin(), median, samples.end());
+  return static_cast<double>(kBytes) / *median / 1e9;
+}
+
+}  // namespace kvferry::replay

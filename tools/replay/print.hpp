@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Numbers for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvferry::replay {
+
+std::string print_seconds(double seconds);        // "8.2 s", "3 min 08 s"
+std::string print_gibibytes(std::int64_t bytes);  // "4.00 GiB"; "unknown" below 0
+std::string print_thousands(std::int64_t value);  // "1,234,567"
+std::string print_metric(double value);           // three digits and a power of 1000: "4.31 M"
+inline std::string print_metric(std::int64_t value) {
+  return print_metric(static_cast<double>(value));
+}
+
+}  // namespace kvferry::replay

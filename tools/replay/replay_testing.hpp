@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests of the replay share.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "harness/random.hpp"
+#include "tools/replay/trace.hpp"
+
+namespace kvferry::replay {
+
+// A file that is gone at the end of the test.
+class TempFile {
+ public:
+  explicit TempFile(const std::string& name, const std::string& text = {})
+      : path_(std::filesystem::temp_directory_path() /
+              ("kvferry_" + std::to_string(::getpid()) + "_" + name)) {
+    std::ofstream(path_) << text;
+  }
+  ~TempFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// The published trace beside the checkout, or empty.
+inline std::string real_trace_path() {
+  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+  const auto path = root / ".." / "shared" / "data" / "mooncake_conversation_trace.jsonl";
+  return std::filesystem::exists(path) ? path.string() : std::string();
+}
+
+// Up to `most_blocks` blocks a prompt out of few ids, so that prefixes meet often.
+inline Trace random_trace(harness::Random& random, std::int64_t requests, std::int64_t most_blocks) {
+  Trace trace;
+  trace.name = "random";
+  for (std::int64_t i = 0; i < requests; ++i) {
+    Request r;
+    r.line = i + 1;
+    r.timestamp_ms = i * random.between(0, 100);
+    r.first_id = trace.hash_ids.size();
+    // A third of the prompts end at a block's end.
+    r.input_length =
+        static_cast<std::int32_t>(random.one_in(3) ? kHashBlock * random.between(1, most_blocks)
+                                                   : random.between(1, kHashBlock * most_blocks));
+    r.output_length = static_cast<std::int32_t>(random.one_in(8) ? 0 : random.between(1, 60));
+    for (std::int64_t j = 0; j < r.id_count(); ++j) trace.hash_ids.push_back(10 * j + random.between(0, 1));
+    trace.requests.push_back(r);
+  }
+  return trace;
+}
+
+}  // namespace kvferry::replay

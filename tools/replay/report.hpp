@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Report: the numbers of one replay, as a table for people and as JSON for programs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/replay/options.hpp"
+#include "tools/replay/stats.hpp"
+
+namespace kvferry::replay {
+
+struct Report {
+  Options options;
+  Shard shard;
+  std::string trace_name;
+  std::int64_t trace_requests = 0;
+  std::int64_t trace_prompt_tokens = 0;
+  int threads = 1;
+  double copy_limit_before = 0;  // GB/s; 0: not measured
+  double copy_limit_after = 0;
+  std::string copy_limit_method;
+  Counts counts;
+  PerCall<CallStats> calls;
+  // Of each refused request.
+  struct Refused {
+    std::int64_t line;
+    std::int64_t tokens;
+  };
+  std::vector<Refused> refused;
+  std::optional<Mismatch> mismatch;
+  std::string mismatch_text;
+  double replay_seconds = 0;   // the movement phase
+  double elapsed_seconds = 0;  // everything
+  std::int64_t peak_memory = 0;
+
+  double copy_limit() const { return (copy_limit_before + copy_limit_after) / 2; }
+  std::int64_t token_bytes() const { return shard.token_layer_bytes() * options.layers; }
+  // Bytes of the whole model are this many times those of the run.
+  double whole_model_factor() const {
+    return static_cast<double>(shard.model.layers) / options.layers * shard.distinct_ranks();
+  }
+  double operator_seconds() const;
+};
+
+nlohmann::json to_json(const Report& report);
+std::string to_table(const Report& report);
+
+}  // namespace kvferry::replay

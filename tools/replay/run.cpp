@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/replay/run.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/replay/generator.hpp"
+#include "tools/replay/memory.hpp"
+#include "tools/replay/numbers.hpp"
+#include "tools/replay/print.hpp"
+#include "tools/replay/progress.hpp"
+
+namespace kvferry::replay {
+namespace {
+
+Result<Trace> load(const Options& o) {
+  if (!o.trace.empty()) return read_trace(o.trace, o.requests > 0 ? o.requests : -1);
+  return generate_trace(o.seed, o.requests > 0 ? o.requests : kGeneratedRequests);
+}
+
+// An implementation that cannot run is a bad option: say so before gigabytes are touched.
+Status check_implementation(const Options& o, const Context& context) {
+  std::int64_t pair[2] = {};
+  GroupMemcpyArgs args;
+  args.addr_table = contiguous(pair, DType::kInt64, {1, 2});
+  const Result<Plan> plan = kvferry::plan(args, context);
+  if (plan.ok() || o.implementation.empty()) return plan.status();
+  return {StatusCode::kInvalidArgument, fmt::format("--impl: {}", plan.status().message())};
+}
+
+class Run {
+ public:
+  Run(const Options& options, std::FILE* out)
+      : options_(options), progress_(out), context_(context_options(options)) {}
+
+  Outcome run() {
+    const auto start = std::chrono::steady_clock::now();
+    outcome_.report.options = options_;
+    prepare() && measure_limit(outcome_.report.copy_limit_before) && move() &&
+        measure_limit(outcome_.report.copy_limit_after);
+    outcome_.report.peak_memory = peak_memory();
+    outcome_.report.elapsed_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::move(outcome_);
+  }
+
+ private:
+  static ContextOptions context_options(const Options& o) {
+    ContextOptions c;
+    c.threads = o.threads;
+    c.implementation = o.implementation;
+    return c;
+  }
+
+  bool fail(int exit_code, std::string error) {
+    outcome_.exit_code = exit_code;
+    outcome_.error = std::move(error);
+    return false;
+  }
+
+  // Everything that can be wrong with the options, and the counts of the run.
+  bool prepare() {
+    Report& report = outcome_.report;
+    const Result<Model> model = find_model(options_.model);
+    if (!model.ok()) return fail(kExitUsage, model.status().message());
+    const Result<Shard> part = shard(model.value(), options_.tp);
+    if (!part.ok()) return fail(kExitUsage, part.status().message());
+    report.shard = part.value();
+    report.threads = context_.threads();
+    if (Status s = check_implementation(options_, context_); !s.ok()) return fail(kExitUsage, s.message());
+
+    progress_.begin("trace");
+    Result<Trace> trace = load(options_);
+    if (!trace.ok()) return fail(kExitUsage, trace.status().message());
+    trace_ = std::move(trace).value();
+    tree_ = std::make_unique<PrefixTree>(trace_);
+    report.trace_name = trace_.name;
+    report.trace_requests = std::ssize(trace_.requests);
+    report.trace_prompt_tokens = trace_.prompt_tokens();
+    progress_.end(fmt::format("{}: {} requests, {} prompt tokens", trace_.name, report.trace_requests,
+                              report.trace_prompt_tokens));
+
+    mover_options_.shard = report.shard;
+    mover_options_.layers = options_.layers;
+    SchedulerOptions& s = mover_options_.scheduler;
+    s.page_tokens = options_.block;
+    s.device_pages = options_.device_tokens / options_.block;
+    s.host_pages = options_.host_tokens / options_.block;
+    s.max_running = options_.max_running;
+    s.chunk = options_.chunk;
+    s.speed = options_.speed;
+    s.step_ms = options_.step_ms;
+    mover_options_.verify = options_.verify;
+    mover_options_.seed = options_.seed;
+    mover_options_.fault = options_.fault;
+
+    // The schedule does not depend on the clock: a run without bytes gives the number of calls to choose the
+    // verified ones from, the longest gather, the pages that are ever used and the total for the progress.
+    progress_.begin("simulate");
+    planned_ = simulate(trace_, *tree_, s);
+    for (const std::int32_t q : planned_.refused) {
+      const Request& r = trace_.requests[usize(q)];
+      report.refused.push_back({r.line, r.tokens()});
+    }
+    progress_.end(fmt::format("{} steps, {:.1f} % prefix hits, {:.1f} GB to move", planned_.steps,
+                              100 * static_cast<double>(planned_.hit_tokens()) /
+                                  static_cast<double>(std::max<std::int64_t>(1, planned_.prompt_tokens)),
+                              static_cast<double>(planned_.moved_tokens() * report.token_bytes()) / 1e9));
+    return check_memory();
+  }
+
+  bool check_memory() {
+    const Footprint f = footprint(mover_options_, planned_);
+    const std::int64_t available = available_memory();
+    if (available < 0 || f.total() <= available) return true;
+    return fail(
+        kExitUsage,
+        fmt::format("--device-tokens, --host-tokens, --layers, --tp: the run needs {} (device {}, host {}, "
+                    "buffers {}), expected at most the {} that are available",
+                    print_gibibytes(f.total()), print_gibibytes(f.device), print_gibibytes(f.host),
+                    print_gibibytes(f.buffers), print_gibibytes(available)));
+  }
+
+  bool measure_limit(double& gb_per_second) {
+    if (!options_.measure_limit) return true;
+    progress_.begin("copy limit");
+    Result<double> measured = measure_copy_limit(context_);
+    if (!measured.ok()) return fail(kExitFailed, measured.status().message());
+    gb_per_second = measured.value();
+    outcome_.report.copy_limit_method = copy_limit_method();
+    progress_.end(fmt::format("{:.1f} GB/s, {}", gb_per_second, copy_limit_method()));
+    return true;
+  }
+
+  bool move() {
+    Report& report = outcome_.report;
+    progress_.begin("memory");
+    const Footprint f = footprint(mover_options_, planned_);
+    mover_options_.on_step = [this](const Counts& counts) { show(counts); };
+    Result<std::unique_ptr<Mover>> made = Mover::make(context_, trace_, *tree_, mover_options_, planned_);
+    if (!made.ok()) return fail(kExitFailed, made.status().message());
+    progress_.end(fmt::format("device {}, host {}, buffers {}", print_gibibytes(f.device),
+                              print_gibibytes(f.host), print_gibibytes(f.buffers)));
+
+    progress_.begin("replay", planned_.moved_tokens());
+    const std::unique_ptr<Mover> mover = std::move(made).value();
+    Scheduler scheduler(trace_, *tree_, mover_options_.scheduler);
+    const Status status = scheduler.run(*mover);
+    report.counts = scheduler.counts();
+    report.calls = mover->stats();
+    report.replay_seconds =
+        progress_.end(fmt::format("{} requests in {} steps", report.counts.finished, report.counts.steps));
+    if (status.ok()) return true;
+    report.mismatch = mover->mismatch();
+    if (report.mismatch) report.mismatch_text = status.message();
+    return fail(kExitFailed, report.mismatch ? "mismatch: " + status.message() : status.message());
+  }
+
+  void show(const Counts& counts) {
+    if (!progress_.due()) return;
+    progress_.update(counts.moved_tokens(), fmt::format("{} of {} requests, step {} of {}", counts.finished,
+                                                        planned_.finished, counts.steps, planned_.steps));
+  }
+
+  const Options& options_;
+  Progress progress_;
+  Context context_;
+  Trace trace_;
+  std::unique_ptr<PrefixTree> tree_;
+  MoverOptions mover_options_;
+  Counts planned_;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Outcome replay(const Options& options, std::FILE* progress) {
+  return Run(options, progress).run();
+}
+
+int run_replay(const Options& options) {
+  Outcome outcome = replay(options, stderr);
+  const Report& report = outcome.report;
+  // A run that moved something has something to show, also when it failed.
+  if (report.replay_seconds > 0) {
+    if (!options.json.empty()) {
+      std::ofstream file(options.json);
+      file << to_json(report).dump(2) << '\n';
+      file.close();
+      if (!file && outcome.exit_code == kExitOk) {
+        outcome.exit_code = kExitFailed;
+        outcome.error = fmt::format("--json: cannot write '{}': {}", options.json, std::strerror(errno));
+      }
+    }
+    std::fputs(to_table(report).c_str(), stdout);
+    std::fflush(stdout);
+  }
+  if (!outcome.error.empty()) std::fputs(fmt::format("kvferry replay: {}\n", outcome.error).c_str(), stderr);
+  return outcome.exit_code;
+}
+
+}  // namespace kvferry::replay
