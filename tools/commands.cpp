@@ -81,6 +81,7 @@ int explain(const std::vector<std::string>& texts) {
   int code = 0;
   for (const std::string& text : texts) {
     for (const auto& [info, what] : harness::resolve(text)) {
+      what.check_known(info->keys, harness::common_keys());
       const std::unique_ptr<harness::Instance> instance = info->make(what);
       instance->reset();
       const Result<Plan> plan = instance->plan(context_of(what));
@@ -143,6 +144,8 @@ struct BenchOptions {
 };
 
 int bench(BenchOptions options) {
+  if (!(options.sample_ms > 0))
+    throw CaseError(fmt::format("--sample-ms is {}, expected > 0", options.sample_ms));
   options.timing.sample_seconds = options.sample_ms / 1e3;
   nlohmann::json rows = nlohmann::json::array();
   if (!options.json) {

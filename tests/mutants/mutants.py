@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant("first repeat not found", SCATTER, "for (std::size_t i = 1; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "for (std::size_t i = 2; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "scatter"),
     # group_memcpy
     Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),
-    Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, inside ? total.value : call.pairs);", "std::min(begin + split.units_per_claim, inside ? total.value : call.pairs - 1);", "group_memcpy"),
+    Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, units);", "std::min(begin + split.units_per_claim, units - 1);", "group_memcpy"),
     Mutant("null destination not skipped", MEMCPY, "(call.plan.skip_null && (src == 0 || dst == 0))", "(call.plan.skip_null && src == 0)", "group_memcpy"),
     Mutant("count above the table", MEMCPY, "std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs)", "std::max<std::int64_t>(plan.count.at(buffers.count, 0), 0)", "group_memcpy"),
     Mutant("negative size skipped instead of refused", MEMCPY, "if (size < 0) return refuse(", "if (size < kInt64Min + 1) return refuse(", "group_memcpy"),

@@ -14,7 +14,7 @@ constexpr std::int64_t kA2MaxNzTokenBytes = 151552;
 bool axis_differs(const TensorView& view, int axis) {
   std::int64_t dense = 1;
   for (int inner = axis + 1; inner < view.rank; ++inner) dense *= view.dim(inner);
-  return view.dim(axis) > 1 && view.stride(axis) != dense;
+  return dense > 0 && view.dim(axis) > 1 && view.stride(axis) != dense;
 }
 
 // Empty: the Ascend 950 operator takes the call.

@@ -92,8 +92,8 @@ std::string GatherPaKvCachePlan::describe_problem() const {
   std::string text = fmt::format("  problem         {} batches x {} columns of {} slots, {} rows\n", batches,
                                  table_width, block_size, rows);
   for (const auto& [name, side] : {std::pair{"key  ", &key}, std::pair{"value", &value}}) {
-    text += side->active ? fmt::format("  {}           {} B from {} blocks; {}\n", name,
-                                       side->move.token_bytes, side->blocks, internal::describe(side->move))
+    text += side->active ? fmt::format("  {}           from {} blocks; {}\n", name, side->blocks,
+                                       internal::describe(side->move))
                          : fmt::format("  {}           empty: skipped\n", name);
   }
   text += cpu::describe_units(rows, key.move.token_bytes + value.move.token_bytes, threads, "rows");

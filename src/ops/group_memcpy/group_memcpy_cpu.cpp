@@ -125,15 +125,13 @@ void copy_small_pairs(const Call& call, std::int64_t begin, std::int64_t end) {
 
 void copy_equal(const Call& call, ContextState& context, const cpu::CopyKernels& kernels) {
   const std::int64_t size = call.plan.copy_bytes;
-  const Checked total = Checked(call.pairs) * size;
-  // Few large pairs are split inside. (More than 2^63 bytes can only be pairs that are skipped.)
-  const bool inside = size >= cpu::kTuning.min_claim_bytes && !total.overflow;
-  const cpu::Split split =
-      inside ? cpu::split(total.value, 1, context.threads) : cpu::split(call.pairs, size, context.threads);
+  const bool inside = call.plan.splits_pairs();
+  const std::int64_t units = inside ? call.pairs * size : call.pairs;
+  const cpu::Split split = cpu::split(units, inside ? 1 : size, context.threads);
   const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
   cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
     const std::int64_t begin = claim * split.units_per_claim;
-    const std::int64_t end = std::min(begin + split.units_per_claim, inside ? total.value : call.pairs);
+    const std::int64_t end = std::min(begin + split.units_per_claim, units);
     if (size < cpu::kTuning.lane_bytes) return copy_small_pairs(call, begin, end);
     cpu::PieceQueue queue(kernels, nontemporal);
     if (!inside) {

@@ -2,6 +2,7 @@
 #include "ops/group_memcpy/group_memcpy_plan.hpp"
 
 #include "backends/cpu/parallel_for.hpp"
+#include "backends/cpu/tuning.hpp"
 #include "core/checked_math.hpp"
 #include "core/checks.hpp"
 
@@ -62,13 +63,19 @@ Status GroupMemcpyPlan::check(const GroupMemcpyBuffers& buffers) const {
   return status;
 }
 
+bool GroupMemcpyPlan::splits_pairs() const {
+  // More than 2^63 bytes can only be pairs that are skipped.
+  return copy_bytes >= cpu::kTuning.min_claim_bytes && !(Checked(pairs) * copy_bytes).overflow;
+}
+
 std::string GroupMemcpyPlan::describe_problem() const {
   std::string text = fmt::format("  problem         {} pairs of {}{}{}{}\n", pairs,
                                  has_sizes ? "their own size" : fmt::format("{} B", copy_bytes),
                                  has_count ? ", count read at run time" : "",
                                  skip_null ? ", null pairs skipped" : "", checked ? ", checked" : "");
   if (has_sizes) return text + "  units           bytes of all pairs, known at run time\n";
-  return text + cpu::describe_units(pairs, copy_bytes, threads, "pairs");
+  return text + (splits_pairs() ? cpu::describe_units(pairs * copy_bytes, 1, threads, "bytes")
+                                : cpu::describe_units(pairs, copy_bytes, threads, "pairs"));
 }
 
 }  // namespace internal

@@ -17,6 +17,8 @@ struct GroupMemcpyPlan final : PlanBody {
   std::string describe_problem() const override;
   Status check(const GroupMemcpyBuffers& buffers) const;
   bool nothing_to_do() const { return pairs == 0 || (!has_sizes && copy_bytes == 0); }
+  // Few large pairs of equal size are split inside, many small ones between pairs.
+  bool splits_pairs() const;
 
   const ImplType* impl = nullptr;
   std::int64_t pairs = 0;  // H, or the host count

@@ -134,8 +134,8 @@ Status ScatterPaKvCachePlan::check(const ScatterPaKvCacheBuffers& buffers) const
 std::string ScatterPaKvCachePlan::describe_problem() const {
   std::string text = fmt::format("  problem         {} tokens into blocks of {} slots\n", tokens, block_size);
   for (const auto& [name, side] : {std::pair{"key  ", &key}, std::pair{"value", &value}}) {
-    text += side->active ? fmt::format("  {}           {} B into {} blocks; {}\n", name,
-                                       side->move.token_bytes, side->blocks, internal::describe(side->move))
+    text += side->active ? fmt::format("  {}           into {} blocks; {}\n", name, side->blocks,
+                                       internal::describe(side->move))
                          : fmt::format("  {}           empty: skipped\n", name);
   }
   return text + cpu::describe_units(tokens, key.move.token_bytes + value.move.token_bytes, threads, "tokens");
