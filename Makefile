@@ -14,15 +14,16 @@ setup: ## install the missing Debian packages (12 or 13; as root or through sudo
 build: setup ## build everything, warnings as errors
 	@$(call build,dev)
 
-demo: setup ## replay a built-in traffic and write kvferry-report.html
+demo: setup ## replay a built-in traffic and write kvferry-report.json
 	@$(call build,release) --target kvferry_cli
 	build/release/kvferry replay
 
 test: build ## build and run the tests (N passed, N failed)
 	@tests/run.sh build/dev -j $(JOBS) -LE long
 
-test-long: build ## the slow and large tests
-	@tests/run.sh build/dev -L long
+test-long: build ## the slow and large tests, and whether the tests find planted defects
+	@tools/setup.sh mutants
+	@tests/run.sh build/dev -L long; long=$$?; tests/mutants/run.py && exit $$long
 
 fmt: ## format the sources in place
 	@tools/setup.sh lint

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Array: what an oracle knows of a tensor. Kept apart from TensorView so that oracle and library share nothing.
+// Array: what an oracle knows of a tensor. Kept apart from TensorView so that oracle and library share
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,9 @@
 
 namespace kvferry::harness {
 
-inline std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
+inline std::size_t to_size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
 
 struct Array {
   std::byte* data = nullptr;
@@ -41,7 +44,9 @@ struct Array {
 inline void copy_element(std::byte* to, const std::byte* from, std::int64_t item) {
   std::memcpy(to, from, to_size(item));
 }
-inline void zero_element(std::byte* to, std::int64_t item) { std::memset(to, 0, to_size(item)); }
+inline void zero_element(std::byte* to, std::int64_t item) {
+  std::memset(to, 0, to_size(item));
+}
 
 // Index tensors: int32 or int64 by `item`.
 inline std::int64_t load_index(const Array& array, std::initializer_list<std::int64_t> index) {

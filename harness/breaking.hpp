@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ways to damage a valid TensorView, for the cases that plan() must refuse. Each sets what the message must name.
+// Ways to damage a valid TensorView, for the cases that plan() must refuse. Each sets what the message must
+// name.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 namespace kvferry::harness {
 
 // Adds n to a dimension. The storage becomes unknown, so that the refusal is for the shape.
-inline void grow(TensorView& view, int axis, std::int64_t n, const char* name, std::vector<std::string>& words) {
+inline void grow(TensorView& view, int axis, std::int64_t n, const char* name,
+                 std::vector<std::string>& words) {
   const std::int64_t old = view.dim(axis);
   view.shape[static_cast<std::size_t>(axis)] = old + n;
   view.storage_elements = -1;
@@ -20,7 +22,8 @@ inline void grow(TensorView& view, int axis, std::int64_t n, const char* name, s
 }
 
 // One less, for views whose storage must stay known.
-inline void shrink_kept_storage(TensorView& view, int axis, const char* name, std::vector<std::string>& words) {
+inline void shrink_kept_storage(TensorView& view, int axis, const char* name,
+                                std::vector<std::string>& words) {
   const std::int64_t storage = view.storage_elements;
   grow(view, axis, -1, name, words);
   view.storage_elements = storage;

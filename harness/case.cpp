@@ -147,16 +147,19 @@ std::string print_integers(std::span<const std::int64_t> values) {
 std::vector<std::string> expand_braces(std::string_view text) {
   const std::size_t open = text.find('{');
   if (open == std::string_view::npos) {
-    if (text.find('}') != std::string_view::npos) throw CaseError(fmt::format("'{}': '}}' without '{{'", text));
+    if (text.find('}') != std::string_view::npos)
+      throw CaseError(fmt::format("'{}': '}}' without '{{'", text));
     return {std::string(text)};
   }
   const std::size_t close = text.find('}', open);
-  if (close == std::string_view::npos || text.substr(open + 1, close - open - 1).find('{') != std::string_view::npos) {
+  if (close == std::string_view::npos ||
+      text.substr(open + 1, close - open - 1).find('{') != std::string_view::npos) {
     throw CaseError(fmt::format("'{}': braces do not match or nest", text));
   }
   std::vector<std::string> middles;
   for (const std::string& part : split(text.substr(open + 1, close - open - 1), '|')) {
-    const bool is_range = part.find("..") != std::string::npos && part.find_first_of("=;,*") == std::string::npos;
+    const bool is_range =
+        part.find("..") != std::string::npos && part.find_first_of("=;,*") == std::string::npos;
     if (is_range) {
       for (const std::int64_t value : parse_integers(part)) middles.push_back(std::to_string(value));
     } else {

@@ -10,8 +10,8 @@
 //   flag      0 1 true false
 //   choice    one of the names that the key's help lists
 //
-// Text with braces stands for several cases: "x:d={1..3|8}" is x:d=1, x:d=2, x:d=3, x:d=8. Braces do not nest;
-// several of them multiply.
+// Text with braces stands for several cases: "x:d={1..3|8}" is x:d=1, x:d=2, x:d=3, x:d=8. Braces do not
+// nest; several of them multiply.
 #pragma once
 
 #include <cstdint>

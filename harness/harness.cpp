@@ -36,7 +36,9 @@ std::string repeat_command(Case what, const Variant& variant) {
   return fmt::format("kvferry run '{}'", what.print());
 }
 
-bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_word_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
 
 // Everything wrong with memory after a run, or nothing.
 class MemoryCheck {
@@ -61,7 +63,9 @@ class MemoryCheck {
         Failure failure = at(i, difference->offset);
         failure.seen = difference->seen;
         failure.expected = difference->expected;
-        const char* kind = compare_expected ? "wrong byte" : storage.output ? "refused, but written" : "input changed";
+        const char* kind = compare_expected ? "wrong byte"
+                           : storage.output ? "refused, but written"
+                                            : "input changed";
         failure.what = fmt::format("{}: byte {} of the storage, {}: seen 0x{:02x}, expected 0x{:02x}", kind,
                                    difference->offset, failure.what, difference->seen, difference->expected);
         return failure;
@@ -71,10 +75,11 @@ class MemoryCheck {
         failure.tensor = storage.name;
         failure.seen = damage->seen;
         failure.expected = damage->expected;
-        const std::int64_t beyond = damage->offset < 0 ? -damage->offset : damage->offset - storage.live.size() + 1;
-        failure.what = fmt::format("write outside: {}: byte {} {} its memory: seen 0x{:02x}, expected 0x{:02x}",
-                                   storage.name, beyond, damage->offset < 0 ? "before" : "behind", damage->seen,
-                                   damage->expected);
+        const std::int64_t beyond =
+            damage->offset < 0 ? -damage->offset : damage->offset - storage.live.size() + 1;
+        failure.what = fmt::format(
+            "write outside: {}: byte {} {} its memory: seen 0x{:02x}, expected 0x{:02x}", storage.name,
+            beyond, damage->offset < 0 ? "before" : "behind", damage->seen, damage->expected);
         return failure;
       }
     }
@@ -106,9 +111,9 @@ std::optional<Failure> check_status(const Instance& instance, const Status& stat
   const Expectation& expect = instance.expect;
   Failure failure;
   if (status.code() != expect.code) {
-    failure.what = fmt::format("status {} \"{}\", expected {}{}", to_string(status.code()), status.message(),
-                               to_string(expect.code),
-                               expect.words.empty() ? "" : fmt::format(" naming {}", fmt::join(expect.words, " | ")));
+    failure.what = fmt::format(
+        "status {} \"{}\", expected {}{}", to_string(status.code()), status.message(), to_string(expect.code),
+        expect.words.empty() ? "" : fmt::format(" naming {}", fmt::join(expect.words, " | ")));
     return failure;
   }
   if (status.ok()) return std::nullopt;
@@ -116,8 +121,8 @@ std::optional<Failure> check_status(const Instance& instance, const Status& stat
   words.emplace_back(op);
   for (const std::string& word : words) {
     if (contains_word(status.message(), word)) continue;
-    failure.what = fmt::format("message \"{}\" does not name '{}' (expected to be named: {})", status.message(), word,
-                               fmt::join(words, " | "));
+    failure.what = fmt::format("message \"{}\" does not name '{}' (expected to be named: {})",
+                               status.message(), word, fmt::join(words, " | "));
     return failure;
   }
   return std::nullopt;
@@ -125,20 +130,24 @@ std::optional<Failure> check_status(const Instance& instance, const Status& stat
 
 std::optional<Failure> check_record(const Instance& instance, const ErrorRecord& seen, Operator op) {
   // Nothing but kReport may touch the record.
-  const bool used = instance.record.has_value() && instance.expect.code == StatusCode::kOk && instance.record->bad > 0;
+  const bool used =
+      instance.record.has_value() && instance.expect.code == StatusCode::kOk && instance.record->bad > 0;
   const ExpectedRecord expected = used ? *instance.record : ExpectedRecord{};
   // A record of nothing may or may not name the operator.
-  const std::uint32_t expected_op = used ? static_cast<std::uint32_t>(op) : seen.op == static_cast<std::uint32_t>(op) ? seen.op : 0;
+  const std::uint32_t expected_op = used ? static_cast<std::uint32_t>(op)
+                                    : seen.op == static_cast<std::uint32_t>(op) ? seen.op
+                                                                                : 0;
   if (seen.bad == expected.bad && seen.batch == expected.batch && seen.column == expected.column &&
       seen.id == expected.id && seen.which == expected.which && seen.op == expected_op) {
     return std::nullopt;
   }
   Failure failure;
   failure.what = fmt::format(
-      "error record: seen bad {} batch {} column {} id {} which {} op {}, expected bad {} batch {} column {} id {} "
+      "error record: seen bad {} batch {} column {} id {} which {} op {}, expected bad {} batch {} column {} "
+      "id {} "
       "which {} op {}",
-      seen.bad, seen.batch, seen.column, seen.id, seen.which, seen.op, expected.bad, expected.batch, expected.column,
-      expected.id, expected.which, expected_op);
+      seen.bad, seen.batch, seen.column, seen.id, seen.which, seen.op, expected.bad, expected.batch,
+      expected.column, expected.id, expected.which, expected_op);
   return failure;
 }
 
@@ -167,31 +176,33 @@ std::optional<Failure> run_variant(const OperatorInfo& info, Instance& instance,
       if (instance.expect.code == StatusCode::kOk || instance.expect.at == Expectation::At::kPlan) {
         if (auto failure = check_status(instance, plan.status(), info.name)) return failure;
       } else {
-        return because(fmt::format("plan() refused: {}: {}", to_string(plan.status().code()),
-                                           plan.status().message()));
+        return because(
+            fmt::format("plan() refused: {}: {}", to_string(plan.status().code()), plan.status().message()));
       }
       return MemoryCheck(instance).check(true);
     }
     if (instance.expect.code != StatusCode::kOk && instance.expect.at == Expectation::At::kPlan) {
       return because(fmt::format("plan() accepted it, expected {} naming {}", to_string(instance.expect.code),
-                                         fmt::join(instance.expect.words, " | ")));
+                                 fmt::join(instance.expect.words, " | ")));
     }
     implementation = plan->implementation();
     if (!variant.implementation.empty() && implementation != variant.implementation) {
-      return because(fmt::format("plan() picked '{}', forced was '{}'", implementation,
-                                         variant.implementation));
+      return because(
+          fmt::format("plan() picked '{}', forced was '{}'", implementation, variant.implementation));
     }
     if (variant.implementation.empty() && !expect_impl.empty() && implementation != expect_impl) {
       return because(fmt::format("plan() picked '{}', expected '{}'\n{}", implementation, expect_impl,
-                                         plan->describe()));
+                                 plan->describe()));
     }
     if (plan->op() != info.op) return because("plan().op() names another operator");
     const WatchedWorkspace workspace(plan->workspace_bytes());
     status = instance.run(plan.value(), workspace.get(), &record, context);
     if (context.options().stream != nullptr) {
       const Status waited = stream.wait();
-      if (!status.ok() && instance.expect.at == Expectation::At::kRun && instance.expect.code == StatusCode::kIndex) {
-        return because(fmt::format("index values were checked when the work was enqueued: {}", status.message()));
+      if (!status.ok() && instance.expect.at == Expectation::At::kRun &&
+          instance.expect.code == StatusCode::kIndex) {
+        return because(
+            fmt::format("index values were checked when the work was enqueued: {}", status.message()));
       }
       if (status.ok()) status = waited;
       if (const Status again = stream.wait(); !again.ok()) {
@@ -199,7 +210,8 @@ std::optional<Failure> run_variant(const OperatorInfo& info, Instance& instance,
       }
     }
     if (const auto damage = workspace.memory.damage()) {
-      return because(fmt::format("workspace: write at byte {} of {}", damage->offset, workspace.memory.size()));
+      return because(
+          fmt::format("workspace: write at byte {} of {}", damage->offset, workspace.memory.size()));
     }
   }
   if (auto failure = check_status(instance, status, info.name)) return failure;
@@ -232,7 +244,8 @@ std::optional<std::vector<std::int64_t>> find_element(const Tensor& tensor, std:
   }
   const auto stride = [&](std::size_t axis) { return static_cast<Int128>(tensor.layout.strides[axis]); };
   const auto magnitude = [&](std::size_t axis) { return stride(axis) < 0 ? -stride(axis) : stride(axis); };
-  std::sort(axes.begin(), axes.end(), [&](std::size_t a, std::size_t b) { return magnitude(a) > magnitude(b); });
+  std::sort(axes.begin(), axes.end(),
+            [&](std::size_t a, std::size_t b) { return magnitude(a) > magnitude(b); });
   // What the axes behind position i can still add.
   std::vector<Int128> low(axes.size() + 1);
   std::vector<Int128> high(axes.size() + 1);
@@ -271,9 +284,9 @@ std::optional<std::vector<std::int64_t>> find_element(const Tensor& tensor, std:
 std::string Report::to_string() const {
   std::string text;
   if (failure) {
-    text = fmt::format("FAILED {}\n  {}\n  implementation {}, threads {}, via {}\n  repeat: {}", case_text, failure->what,
-                       failure->implementation.empty() ? "(none)" : failure->implementation, failure->threads,
-                       failure->via.empty() ? "(none)" : failure->via, failure->repeat);
+    text = fmt::format("FAILED {}\n  {}\n  implementation {}, threads {}, via {}\n  repeat: {}", case_text,
+                       failure->what, failure->implementation.empty() ? "(none)" : failure->implementation,
+                       failure->threads, failure->via.empty() ? "(none)" : failure->via, failure->repeat);
   } else {
     text = fmt::format("ok {} ({} runs: {})", case_text, runs, fmt::join(ran, ", "));
   }
@@ -281,7 +294,8 @@ std::string Report::to_string() const {
   return text;
 }
 
-const Context& Runner::context(const std::string& implementation, int threads, Stream* stream, bool streaming) {
+const Context& Runner::context(const std::string& implementation, int threads, Stream* stream,
+                               bool streaming) {
   const std::string key = fmt::format("{}/{}/{}/{}", implementation, threads, stream != nullptr, streaming);
   const auto found = contexts_.find(key);
   if (found != contexts_.end()) return found->second;
@@ -387,6 +401,7 @@ Report Runner::run(const OperatorInfo& info, const Case& what) {
     }
     if (report.runs == 0) return fail_early("nothing ran: every implementation was skipped");
   } catch (const CaseError& error) {
+    report.bad_case = true;
     return fail_early(error.what());
   } catch (const std::bad_alloc&) {
     return fail_early("no memory for the buffers of this case");

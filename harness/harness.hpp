@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The harness: runs a case with every implementation of its operator, every thread count and every way to call,
-// and holds the result against the oracle.
+// The harness: runs a case with every implementation of its operator, every thread count and every way to
+// call, and holds the result against the oracle.
 //
-// Checked each time: the Status; every byte of every output's storage, padding and untouched rows included; that
-// inputs and the bytes around all buffers did not change; the ErrorRecord under IndexPolicy::kReport. A refusal
-// must have the expected code, name what the oracle names, and leave everything as it was.
+// Checked each time: the Status; every byte of every output's storage, padding and untouched rows included;
+// that inputs and the bytes around all buffers did not change; the ErrorRecord under IndexPolicy::kReport. A
+// refusal must have the expected code, name what the oracle names, and leave everything as it was.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@
 namespace kvferry::harness {
 
 struct RegisteredCase {
-  const char* name;  // "gather/len0_in_middle"
-  const char* text;  // may stand for several cases: see case.hpp
+  const char* name;   // "gather/len0_in_middle"
+  const char* text;   // may stand for several cases: see case.hpp
   bool slow = false;  // takes seconds: not in `make test`
 };
 
@@ -61,6 +61,7 @@ struct Report {
   std::vector<std::string> ran;      // implementations
   std::vector<std::string> skipped;  // "avx2: this CPU has no AVX2"
   std::optional<Failure> failure;    // the first; nothing runs after it
+  bool bad_case = false;             // the failure is in the case's text: nothing ran
 
   bool ok() const { return !failure.has_value(); }
   std::string to_string() const;  // for people

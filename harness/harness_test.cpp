@@ -29,7 +29,8 @@ struct Fake {
   std::string policy;
 };
 
-Status run_fake(const Fake& fake, const std::string& implementation, const Workspace& workspace, ErrorRecord* record) {
+Status run_fake(const Fake& fake, const std::string& implementation, const Workspace& workspace,
+                ErrorRecord* record) {
   const bool broken = implementation == "second";
   const auto is = [&](const char* name) { return broken && fake.defect == name; };
   if (fake.policy == "reject") {
@@ -42,7 +43,8 @@ Status run_fake(const Fake& fake, const std::string& implementation, const Works
   for (std::int64_t i = 0; i < 4; ++i) {
     if (i % 2 == 1) continue;
     if (is("forgets a row") && i == 2) continue;
-    for (std::int64_t j = 0; j < 3; ++j) *fake.dst.at({i, j}) = *fake.src.at({i, is("shifted") ? (j + 1) % 3 : j});
+    for (std::int64_t j = 0; j < 3; ++j)
+      *fake.dst.at({i, j}) = *fake.src.at({i, is("shifted") ? (j + 1) % 3 : j});
   }
   if (is("writes a row that must stay")) *fake.dst.at({3, 1}) ^= std::byte{1};
   if (is("writes padding")) *(fake.dst.at({1, 2}) + 1) ^= std::byte{1};
@@ -50,7 +52,8 @@ Status run_fake(const Fake& fake, const std::string& implementation, const Works
   if (is("writes in front")) fake.dst_memory->data()[-1] ^= std::byte{1};
   if (is("changes the input")) *fake.src.at({1, 1}) ^= std::byte{1};
   if (is("writes behind the input")) fake.src_memory->data()[fake.src_memory->size()] ^= std::byte{1};
-  if (is("workspace overrun") && workspace.data != nullptr) static_cast<std::byte*>(workspace.data)[16] ^= std::byte{1};
+  if (is("workspace overrun") && workspace.data != nullptr)
+    static_cast<std::byte*>(workspace.data)[16] ^= std::byte{1};
   if (is("fails")) return {StatusCode::kOutOfMemory, "group_memcpy: no"};
   if (fake.policy == "report") {
     record->bad = is("miscounts") ? 4 : 3;
@@ -100,7 +103,8 @@ std::unique_ptr<Instance> make_fake(const Case& from) {
     body->implementation = forced == "second" && planning != "picks another" ? "second" : "first";
     return Plan(std::move(body));
   };
-  instance->run = [fake](const Plan& plan, const Workspace& workspace, ErrorRecord* record, const Context& context) {
+  instance->run = [fake](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
+                         const Context& context) {
     // Index values count when the work runs: with a stream that is later.
     const Status status = run_fake(*fake, std::string(plan.implementation()), workspace, record);
     static_cast<void>(context);
@@ -132,7 +136,8 @@ TEST(Runner, PassesWhatIsRight) {
   for (const char* keys : {"", "policy=report", "guard=before", "guard=after,align=0", "align=3;7"}) {
     const Report report = run_text(keys);
     EXPECT_TRUE(report.ok()) << report.to_string();
-    // Two implementations x two thread counts, one unforced, stream, call. The third implementation cannot run.
+    // Two implementations x two thread counts, one unforced, stream, call. The third implementation cannot
+    // run.
     EXPECT_EQ(report.runs, 7) << keys;
   }
   const Report report = run_text("");
@@ -165,7 +170,8 @@ TEST(Runner, FindsEveryDefect) {
       {"defect=names another entry,policy=report", "error record: seen bad 3 batch 2"},
       {"defect=wrong which,policy=report", "which 2"},
       {"defect=touches an unused record", "error record"},
-      {"defect=writes before it refuses,policy=reject,via=run", "refused, but written: byte 0 of the storage, dst[0, 0]"},
+      {"defect=writes before it refuses,policy=reject,via=run",
+       "refused, but written: byte 0 of the storage, dst[0, 0]"},
       {"defect=accepts,policy=reject,via=run", "status ok"},
       {"defect=wrong code,policy=reject,via=run", "status null"},
       {"defect=says nothing,policy=reject,via=run", "does not name 'src'"},
@@ -181,8 +187,9 @@ TEST(Runner, FindsEveryDefect) {
     const Report report = run_text(defect.keys);
     ASSERT_FALSE(report.ok()) << defect.keys;
     EXPECT_NE(report.failure->what.find(defect.says), std::string::npos) << report.to_string();
-    EXPECT_NE(report.to_string().find("repeat: kvferry run 'group_memcpy:" + std::string(defect.keys).substr(0, 5)),
-              std::string::npos);
+    EXPECT_NE(
+        report.to_string().find("repeat: kvferry run 'group_memcpy:" + std::string(defect.keys).substr(0, 5)),
+        std::string::npos);
   }
 }
 
@@ -205,14 +212,13 @@ TEST(Runner, FailureIsComplete) {
 }
 
 TEST(Runner, CaseErrorsAreFailures) {
-  for (const auto& [keys, says] : {Defect{"nonsense=1", "unknown key 'nonsense'; valid keys: defect, policy, plan, unused, seed"},
-                                   Defect{"unused=1", "'unused' has no effect"},
-                                   Defect{"threads=0", "0 is outside [1, 1024]"},
-                                   Defect{"threads=", "the list is empty"},
-                                   Defect{"impl=fourth", "'fourth' is none of: first, second, third"},
-                                   Defect{"via=telephone", "is none of: run, stream, call"},
-                                   Defect{"align=64", "64 is outside [0, 63]"},
-                                   Defect{"guard=none", "is none of: canary, before, after"}}) {
+  for (const auto& [keys, says] :
+       {Defect{"nonsense=1", "unknown key 'nonsense'; valid keys: defect, policy, plan, unused, seed"},
+        Defect{"unused=1", "'unused' has no effect"}, Defect{"threads=0", "0 is outside [1, 1024]"},
+        Defect{"threads=", "the list is empty"},
+        Defect{"impl=fourth", "'fourth' is none of: first, second, third"},
+        Defect{"via=telephone", "is none of: run, stream, call"}, Defect{"align=64", "64 is outside [0, 63]"},
+        Defect{"guard=none", "is none of: canary, before, after"}}) {
     const Report report = run_text(keys);
     ASSERT_FALSE(report.ok()) << keys;
     EXPECT_NE(report.failure->what.find(says), std::string::npos) << report.to_string();
@@ -300,7 +306,8 @@ TEST(Timing, MeasuresWhatItVerified) {
   }
   EXPECT_EQ(timings[0].threads, 1);
   EXPECT_EQ(timings[1].threads, 2);
-  EXPECT_THROW(time_case(info, Case::parse("gather_pa_kv_cache:lens=3;-1,policy=reject"), options), CaseError);
+  EXPECT_THROW(time_case(info, Case::parse("gather_pa_kv_cache:lens=3;-1,policy=reject"), options),
+               CaseError);
   EXPECT_THROW(time_case(info, Case::parse("gather_pa_kv_cache:nonsense=1"), options), CaseError);
   EXPECT_THROW(time_case(fake_info(), Case::parse("group_memcpy:defect=shifted"), options), CaseError);
 }

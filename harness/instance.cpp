@@ -22,8 +22,12 @@ constexpr std::array kCommonKeys = {
     KeyHelp{"via", "how to call, a list of run, stream, call (default: all)"},
     KeyHelp{"streaming", "ContextOptions::streaming, a flag"},
     KeyHelp{"expect_impl", "the implementation that an unforced plan must pick"},
-    KeyHelp{"guard", "around buffers: canary (bytes), before (they end at an unmapped page), after (start behind one)"},
-    KeyHelp{"align", "byte offsets of the buffers from a multiple of 64, a list that is dealt out in turn (default 0)"},
+    KeyHelp{
+        "guard",
+        "around buffers: canary (bytes), before (they end at an unmapped page), after (start behind one)"},
+    KeyHelp{
+        "align",
+        "byte offsets of the buffers from a multiple of 64, a list that is dealt out in turn (default 0)"},
     KeyHelp{"bound", "views tell the size of their storage, a flag (default 1)"},
 };
 
@@ -55,9 +59,15 @@ constexpr std::array<std::pair<const char*, Placement>, 3> kPlacements = {{
 
 }  // namespace
 
-std::span<const KeyHelp> common_keys() { return kCommonKeys; }
-std::span<const std::pair<const char*, DType>> data_types() { return kDataTypes; }
-std::span<const std::pair<const char*, DType>> index_types() { return kIndexTypes; }
+std::span<const KeyHelp> common_keys() {
+  return kCommonKeys;
+}
+std::span<const std::pair<const char*, DType>> data_types() {
+  return kDataTypes;
+}
+std::span<const std::pair<const char*, DType>> index_types() {
+  return kIndexTypes;
+}
 
 std::int64_t item_bytes(DType dtype) {
   switch (dtype) {
@@ -118,21 +128,24 @@ std::size_t Instance::add_storage(std::string_view name, bool output, std::int64
   return storages.size() - 1;
 }
 
-std::size_t Instance::add_folded(std::string_view name, bool output, std::int64_t bytes, std::int64_t fold_bytes) {
+std::size_t Instance::add_folded(std::string_view name, bool output, std::int64_t bytes,
+                                 std::int64_t fold_bytes) {
   Storage storage;
   storage.name = name;
   storage.output = output;
   storage.live = Memory(bytes, Placement::kFolded, 0, fold_bytes);
-  fill_random(storage.live.data(), std::min(storage.live.fold_bytes(), bytes), seed_ * 1000 + storages.size());
+  fill_random(storage.live.data(), std::min(storage.live.fold_bytes(), bytes),
+              seed_ * 1000 + storages.size());
   storages.push_back(std::move(storage));
   return storages.size() - 1;
 }
 
-std::size_t Instance::add_tensor(std::string_view name, bool output, DType dtype, std::span<const std::int64_t> shape,
-                                 std::string_view layout_words) {
+std::size_t Instance::add_tensor(std::string_view name, bool output, DType dtype,
+                                 std::span<const std::int64_t> shape, std::string_view layout_words) {
   const Layout layout = make_layout(shape, layout_words);
   const Int128 bytes = static_cast<Int128>(layout.storage_elements) * item_bytes(dtype);
-  if (bytes > (static_cast<Int128>(1) << 46)) throw CaseError(fmt::format("{}: more than 64 TiB of storage", name));
+  if (bytes > (static_cast<Int128>(1) << 46))
+    throw CaseError(fmt::format("{}: more than 64 TiB of storage", name));
   const std::size_t storage = add_storage(name, output, static_cast<std::int64_t>(bytes));
   return add_tensor_in(storage, name, dtype, shape, layout);
 }
@@ -180,8 +193,8 @@ Array Instance::expected_array(std::size_t i) const {
 TensorView Instance::view(std::size_t i) const {
   const Tensor& tensor = tensors[i];
   const Storage& storage = storages[tensor.storage];
-  TensorView result = strided(storage.live.data(), tensor.dtype, tensor.shape, tensor.layout.strides,
-                              tensor.layout.offset);
+  TensorView result =
+      strided(storage.live.data(), tensor.dtype, tensor.shape, tensor.layout.strides, tensor.layout.offset);
   if (tensor.bounded) result.storage_elements = storage.live.size() / item_bytes(tensor.dtype);
   return result;
 }
@@ -239,7 +252,8 @@ void Instance::reset() {
 
 void Instance::leave_open(std::size_t tensor, const std::byte* element, std::int64_t bytes) {
   Storage& storage = storages[tensors[tensor].storage];
-  if (storage.expected.placement() == Placement::kSparse) throw CaseError("unspecified bytes in a sparse output");
+  if (storage.expected.placement() == Placement::kSparse)
+    throw CaseError("unspecified bytes in a sparse output");
   if (storage.unspecified.empty()) storage.unspecified.resize(to_size(storage.expected.size()));
   const std::int64_t at = element - storage.expected.data();
   std::fill_n(storage.unspecified.begin() + at, bytes, std::uint8_t{1});

@@ -35,7 +35,8 @@ struct Storage {
   Memory live;      // what the library sees
   Memory initial;   // what it holds before a run
   Memory expected;  // outputs: what it must hold after one. Inputs must not change.
-  std::vector<std::uint8_t> unspecified;  // outputs: non-zero where the operator promises nothing; may be empty
+  std::vector<std::uint8_t>
+      unspecified;  // outputs: non-zero where the operator promises nothing; may be empty
 };
 
 struct Tensor {
@@ -98,21 +99,22 @@ class Instance {
   std::size_t add_tensor_in(std::size_t storage, std::string_view name, DType dtype,
                             std::span<const std::int64_t> shape, const Layout& layout);
 
-  // Each in its own storage or, where the case has `joined_key`, both in one, joined along the axis that it says and
-  // laid out as a.layout says. b may be null.
-  TensorPair add_pair(const Case& from, const char* joined_key, bool output, const TensorSpec& a, const TensorSpec* b);
+  // Each in its own storage or, where the case has `joined_key`, both in one, joined along the axis that it
+  // says and laid out as a.layout says. b may be null.
+  TensorPair add_pair(const Case& from, const char* joined_key, bool output, const TensorSpec& a,
+                      const TensorSpec* b);
 
   Array array(std::size_t tensor) const;
   Array expected_array(std::size_t tensor) const;
   TensorView view(std::size_t tensor) const;
-  // A one-dimensional index tensor, or one of two dimensions row by row. Throws CaseError for a value that the
-  // dtype cannot hold.
+  // A one-dimensional index tensor, or one of two dimensions row by row. Throws CaseError for a value that
+  // the dtype cannot hold.
   void store(std::size_t tensor, std::span<const std::int64_t> values);
 
   // Freezes live as initial and starts expected from it. After it, only the oracle writes.
   void seal();
-  // For sparse outputs: the pages that the oracle wrote get random bytes before and in the expectation. True if
-  // there were any; the oracle must then run again.
+  // For sparse outputs: the pages that the oracle wrote get random bytes before and in the expectation. True
+  // if there were any; the oracle must then run again.
   bool poison_touched();
   // live = initial
   void reset();

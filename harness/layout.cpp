@@ -34,9 +34,10 @@ Words parse_words(std::size_t rank, std::string_view text) {
   if (text.empty() || text == "dense") return words;
   for (const std::string& word : split(text, '+')) {
     const auto bad = [&](std::string_view why) {
-      throw CaseError(fmt::format("layout word '{}' of '{}': {} (words: order0213 pad2:8 step3 neg0 off5 set1:16 "
-                                  "one tail7)",
-                                  word, text, why));
+      throw CaseError(
+          fmt::format("layout word '{}' of '{}': {} (words: order0213 pad2:8 step3 neg0 off5 set1:16 "
+                      "one tail7)",
+                      word, text, why));
     };
     std::string_view rest = word;
     const auto starts = [&](std::string_view name) {
@@ -113,7 +114,8 @@ Layout make_layout(std::span<const std::int64_t> shape, std::string_view text) {
   const Int128 offset = words.offset - (empty ? 0 : low);
   const Int128 storage = words.offset + (empty ? 0 : high - low + 1) + words.tail;
   constexpr Int128 kLimit = static_cast<Int128>(1) << 62;
-  if (storage > kLimit || storage < 0 || offset < 0) throw CaseError(fmt::format("layout '{}' is too large", text));
+  if (storage > kLimit || storage < 0 || offset < 0)
+    throw CaseError(fmt::format("layout '{}' is too large", text));
 
   Layout layout;
   layout.offset = static_cast<std::int64_t>(offset);
@@ -121,7 +123,8 @@ Layout make_layout(std::span<const std::int64_t> shape, std::string_view text) {
   for (std::size_t axis = 0; axis < rank; ++axis) {
     const bool absurd = words.one && shape[axis] == 1;
     const std::int64_t sign = axis % 2 == 0 ? 1 : -1;
-    layout.strides.push_back(absurd ? sign * ((std::int64_t{1} << 62) + 12345) : static_cast<std::int64_t>(strides[axis]));
+    layout.strides.push_back(absurd ? sign * ((std::int64_t{1} << 62) + 12345)
+                                    : static_cast<std::int64_t>(strides[axis]));
   }
   return layout;
 }

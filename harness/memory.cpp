@@ -30,10 +30,13 @@ const CanaryTable& canary() {
   return table;
 }
 
-std::int64_t round_up(std::int64_t bytes, std::int64_t to) { return (bytes + to - 1) / to * to; }
+std::int64_t round_up(std::int64_t bytes, std::int64_t to) {
+  return (bytes + to - 1) / to * to;
+}
 
 std::byte* map(std::int64_t bytes, int protection) {
-  void* address = mmap(nullptr, to_size(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* address =
+      mmap(nullptr, to_size(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) throw std::bad_alloc();
   return static_cast<std::byte*>(address);
 }
@@ -99,7 +102,8 @@ Memory::Memory(std::int64_t bytes, Placement placement, std::int64_t align, std:
 
 void Memory::map_folds() {
   for (std::int64_t at = 0; at < mapping_bytes_ - 2 * kPage; at += fold_bytes_) {
-    void* piece = mmap(data_ + at, to_size(fold_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fold_file_, 0);
+    void* piece =
+        mmap(data_ + at, to_size(fold_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fold_file_, 0);
     if (piece == MAP_FAILED) throw std::bad_alloc();
   }
 }
@@ -129,7 +133,8 @@ std::optional<GuardDamage> Memory::damage() const {
     if (begin >= end || std::memcmp(begin, canary().data(), to_size(end - begin)) == 0) return std::nullopt;
     std::size_t at = 0;
     while (begin[at] == canary()[at]) ++at;
-    return GuardDamage{begin + at - data_, std::to_integer<int>(begin[at]), std::to_integer<int>(canary()[at])};
+    return GuardDamage{begin + at - data_, std::to_integer<int>(begin[at]),
+                       std::to_integer<int>(canary()[at])};
   };
   if (auto found = check(canary_begin_, data_)) return found;
   return check(data_ + size_, canary_end_);
@@ -176,7 +181,8 @@ void Memory::forget() {
 }
 
 std::optional<std::int64_t> Memory::first_unused() const {
-  // mincore() tells whether the file's page is cached, which it always is; only the page table knows who came by.
+  // mincore() tells whether the file's page is cached, which it always is; only the page table knows who came
+  // by.
   const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
   std::optional<std::int64_t> unused;

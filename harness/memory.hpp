@@ -56,8 +56,8 @@ class Memory {
   std::vector<std::pair<std::int64_t, std::int64_t>> touched() const;
   // kSparse: back to zero and untouched. kFolded: every page untouched (the shared piece keeps its bytes).
   void forget();
-  // kFolded: the first byte of a page through which nothing went since forget(); nullopt when all were used or the
-  // kernel does not say.
+  // kFolded: the first byte of a page through which nothing went since forget(); nullopt when all were used
+  // or the kernel does not say.
   std::optional<std::int64_t> first_unused() const;
 
  private:
@@ -72,7 +72,8 @@ class Memory {
   std::byte* mapping_ = nullptr;  // null: heap_ is used
   std::int64_t mapping_bytes_ = 0;
   std::byte* heap_ = nullptr;
-  std::byte* canary_begin_ = nullptr;  // [canary_begin_, data_) and [data_ + size_, canary_end_) hold the pattern
+  std::byte* canary_begin_ =
+      nullptr;  // [canary_begin_, data_) and [data_ + size_, canary_end_) hold the pattern
   std::byte* canary_end_ = nullptr;
 };
 

@@ -11,7 +11,9 @@
 namespace kvferry::harness {
 namespace {
 
-std::uintptr_t address(const std::byte* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+std::uintptr_t address(const std::byte* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
 
 TEST(Memory, GuardBytesNoticeEveryNeighbour) {
   for (const std::int64_t align : {0, 1, 63}) {
@@ -20,7 +22,8 @@ TEST(Memory, GuardBytesNoticeEveryNeighbour) {
       EXPECT_EQ(address(memory.data()) % 64, static_cast<std::uintptr_t>(align));
       std::memset(memory.data(), 0xff, static_cast<std::size_t>(bytes));
       EXPECT_FALSE(memory.damage());
-      for (const std::int64_t at : {std::int64_t{-1}, -Memory::kGuardBytes, bytes, bytes + Memory::kGuardBytes - 1}) {
+      for (const std::int64_t at :
+           {std::int64_t{-1}, -Memory::kGuardBytes, bytes, bytes + Memory::kGuardBytes - 1}) {
         memory.data()[at] ^= std::byte{1};
         const auto damage = memory.damage();
         ASSERT_TRUE(damage) << at;
@@ -39,11 +42,13 @@ TEST(Memory, HolesFaultAndTheOtherSideIsWatched) {
     EXPECT_EQ(address(before.data() + bytes) % 4096, 0U);
     EXPECT_TRUE(before.hole_contains(before.data() + bytes));
     EXPECT_FALSE(before.hole_contains(before.data() + bytes - 1));
-    EXPECT_EXIT(static_cast<volatile std::byte*>(before.data())[bytes] = std::byte{}, testing::KilledBySignal(SIGSEGV), "");
+    EXPECT_EXIT(static_cast<volatile std::byte*>(before.data())[bytes] = std::byte{},
+                testing::KilledBySignal(SIGSEGV), "");
     Memory after(bytes, Placement::kAfterHole);
     EXPECT_EQ(address(after.data()) % 4096, 0U);
     EXPECT_TRUE(after.hole_contains(after.data() - 1));
-    EXPECT_EXIT(static_cast<volatile std::byte*>(after.data())[-1] = std::byte{}, testing::KilledBySignal(SIGSEGV), "");
+    EXPECT_EXIT(static_cast<volatile std::byte*>(after.data())[-1] = std::byte{},
+                testing::KilledBySignal(SIGSEGV), "");
     if (bytes % 4096 == 0) continue;
     before.data()[-1] ^= std::byte{1};
     EXPECT_EQ(before.damage().value().offset, -1);
@@ -128,7 +133,9 @@ TEST(Instance, PoisonsTouchedPagesOfSparseOutputs) {
   const std::size_t tensor =
       instance.add_tensor("out", true, DType::kUInt8, std::vector<std::int64_t>{std::int64_t{1} << 33}, "");
   instance.seal();
-  const auto oracle = [&] { instance.expected_array(tensor).data[(std::int64_t{1} << 32) + 5] = std::byte{1}; };
+  const auto oracle = [&] {
+    instance.expected_array(tensor).data[(std::int64_t{1} << 32) + 5] = std::byte{1};
+  };
   oracle();
   EXPECT_TRUE(instance.poison_touched());
   oracle();

@@ -23,7 +23,9 @@ inline Runner& test_runner() {
   return runner;
 }
 
-inline void PrintTo(const RegisteredCase& one, std::ostream* out) { *out << one.text; }  // NOLINT
+inline void PrintTo(const RegisteredCase& one, std::ostream* out) {
+  *out << one.text;
+}  // NOLINT
 
 // Runs everything that the text stands for. Returns the cases that ran.
 inline int check_cases(std::string_view text) {
@@ -77,13 +79,14 @@ inline void check_random_cases(const OperatorInfo& info, std::uint64_t first, st
   }
 }
 
-// Skips are fine on a machine that lacks something, and must be seen: the test itself is skipped then, or fails
-// where KVFERRY_NO_SKIPS is set (CI).
+// Skips are fine on a machine that lacks something, and must be seen: the test itself is skipped then, or
+// fails where KVFERRY_NO_SKIPS is set (CI).
 inline void check_that_all_ran(const OperatorInfo& info) {
   for (const std::string& name : info.implementations()) {
     if (test_runner().runs_by_implementation().contains(name)) continue;
     if (std::getenv("KVFERRY_NO_SKIPS") != nullptr) {
-      ADD_FAILURE() << info.name << ": implementation '" << name << "' never ran\n" << test_runner().summary();
+      ADD_FAILURE() << info.name << ": implementation '" << name << "' never ran\n"
+                    << test_runner().summary();
     } else {
       GTEST_SKIP() << info.name << ": implementation '" << name << "' never ran\n" << test_runner().summary();
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// time_case(). Variants take turns in random order, so that a noisy neighbour or a clock change hits all of them;
-// a sample in which one of our threads had to wait for a processor says nothing about the code and is repeated.
+// time_case(). Variants take turns in random order, so that a noisy neighbour or a clock change hits all of
+// them; a sample in which one of our threads had to wait for a processor says nothing about the code and is
+// repeated.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // Nanoseconds that threads of this process have waited for a processor; 0 where the kernel does not tell.
 std::int64_t nanoseconds_waited() {

@@ -111,6 +111,7 @@ int run(const RunOptions& options) {
   std::int64_t failed = 0;
   const auto run_one = [&](const OperatorInfo& info, const Case& what) {
     const harness::Report report = runner.run(info, what);
+    if (report.bad_case) throw CaseError(report.failure->what);
     if (!report.ok()) ++failed;
     if (!report.ok() || !options.quiet) fmt::print("{}\n", report.to_string());
     std::fflush(stdout);
@@ -237,10 +238,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--samples", options->timing.samples, "Samples of each variant")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
-  command
-      ->add_option("--sample-ms", options->timing.sample_seconds, "A sample repeats the call for this long")
-      ->transform([](const std::string& ms) { return std::to_string(std::stod(ms) / 1e3); })
-      ->default_str("2");
+  command->add_option("--sample-ms", options->sample_ms, "A sample repeats the call for this long")
+      ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &exit_code] { exit_code = guarded([&] { return bench(*options); }); });
 }

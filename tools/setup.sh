@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# setup.sh [lint]: installs what is missing of the Debian packages that building (or, with "lint", checking)
-# KVFerry needs. Does nothing, and needs no rights, when all are there.
+# setup.sh [lint | mutants]: installs what is missing of the Debian packages that building and testing KVFerry
+# need, and what linting or the mutants need besides. Does nothing, and needs no rights, when all are there.
 set -euo pipefail
 
 build_packages=(g++ ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
@@ -23,9 +23,10 @@ have_cmake() {
 
 wanted=("${build_packages[@]}")
 have_cmake || wanted+=(cmake)
-if [ "${1:-}" = lint ]; then
-  wanted+=("${lint_packages[@]}")
-fi
+case ${1:-} in
+  lint) wanted+=("${lint_packages[@]}") ;;
+  mutants) wanted+=(python3) ;;
+esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system, nothing installed. Needed, by Debian's names: ${wanted[*]}"

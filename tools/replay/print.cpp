@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 
 #include "tools/replay/numbers.hpp"
@@ -12,7 +13,7 @@ namespace kvferry::replay {
 
 std::string print_seconds(double seconds) {
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  const std::int64_t whole = std::llround(seconds);
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
@@ -27,7 +28,7 @@ std::string print_thousands(std::int64_t value) {
   return digits;
 }
 
-std::string print_metric(double value) {
+std::string print_metric(double value, const char* unit) {
   constexpr std::array kPrefixes{"", "k", "M", "G", "T", "P", "E"};
   std::size_t i = 0;
   while (value >= 999.5 && i + 1 < kPrefixes.size()) {
@@ -35,7 +36,8 @@ std::string print_metric(double value) {
     ++i;
   }
   const int digits = i == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  return fmt::format("{:.{}f} {}", value, digits, kPrefixes[i]);
+  const std::string suffix = std::string(kPrefixes[i]) + unit;
+  return fmt::format("{:.{}f}{}{}", value, digits, suffix.empty() ? "" : " ", suffix);
 }
 
 }  // namespace kvferry::replay

@@ -2,6 +2,7 @@
 #include "tools/replay/progress.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,13 +47,28 @@ void Progress::update(std::int64_t done, const std::string& text) {
   const double now = elapsed();
   line += fmt::format("  {}", print_seconds(now));
   if (share > 0.01) line += fmt::format(", {} left", print_seconds(now / share - now));
-  print(terminal_ ? "\r" + line + "\033[K" : line + "\n");
+  if (terminal_) {
+    line.resize(std::min(line.size(), columns()));  // a wrapped line could not be redrawn
+    print("\r" + line + "\033[K");
+  } else {
+    print(line + "\n");
+  }
+}
+
+std::size_t Progress::columns() const {
+  winsize size{};
+  const bool known = ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col - 1U : 79U;
 }
 
 double Progress::end(const std::string& text) {
   const double seconds = elapsed();
   print(fmt::format("{}{:<10} {}  {}\n", terminal_ ? "\r\033[K" : "", phase_, text, print_seconds(seconds)));
   return seconds;
+}
+
+void Progress::cancel() {
+  if (terminal_) print("\r\033[K");
 }
 
 void Progress::print(const std::string& line) {

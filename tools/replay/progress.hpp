@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -22,10 +23,13 @@ class Progress {
   void update(std::int64_t done, const std::string& text);
   // Ends the phase's line with `text`; returns its seconds.
   double end(const std::string& text);
+  // The phase failed: leaves room for the reason.
+  void cancel();
 
  private:
   using Clock = std::chrono::steady_clock;
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  std::size_t columns() const;
   void print(const std::string& line);
 
   std::FILE* out_;

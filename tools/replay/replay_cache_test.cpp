@@ -182,7 +182,7 @@ TEST(ReplayTieredCache, InvariantsHoldUnderRandomOperations) {
     const Trace trace = random_trace(random, 40, 6);
     const PrefixTree tree(trace);
     const std::int64_t page = std::vector<std::int64_t>{16, 48, 512, 1000, 512, 100}[seed % 6];
-    const std::int64_t device = 12 * 512 / page + random.between(0, 8192 / page);
+    const std::int64_t device = 12 * kHashBlock / page + random.between(0, 8192 / page);
     TieredCache cache(tree, page, device, random.between(0, 8192 / page));
     struct Running {
       std::size_t request;
@@ -225,6 +225,7 @@ TEST(ReplayTieredCache, InvariantsHoldUnderRandomOperations) {
         }
       }
       std::vector<TieredCache::Holder> holders;
+      holders.reserve(running.size());
       for (const Running& run : running)
         holders.push_back({tree.chain(run.request).first(run.held), run.table});
       ASSERT_EQ(cache.audit(holders), "") << "seed " << seed << " step " << step;

@@ -94,7 +94,7 @@ TEST(ReplayRows, ChecksOnAllThreadsAndNamesTheFirstBadRow) {
     options.threads = threads;
     const Context context(options);
     const RowChecker rows(context, 64, 32);
-    std::vector<std::byte> key(64 * 5000), value(32 * 5000);
+    std::vector<std::byte> key(320'000), value(160'000);
     std::vector<RowSpan> spans;
     for (std::int64_t at = 0; at < 5000; at += 100) {
       spans.push_back({key.data() + 64 * at, at == 0 ? -1 : at, 7, 1, at, 100, Part::kKey});
@@ -106,10 +106,11 @@ TEST(ReplayRows, ChecksOnAllThreadsAndNamesTheFirstBadRow) {
     EXPECT_EQ(outcome.bad_rows, 0);
     EXPECT_FALSE(outcome.first.has_value());
 
-    const std::byte before = value[32 * 4321 + 9];
-    value[32 * 4321 + 9] ^= std::byte{0xff};
-    key[64 * 4999] ^= std::byte{1};
-    key[64 * 4999 + 63] ^= std::byte{1};
+    std::byte& flipped = value[usize(32L * 4321 + 9)];
+    const std::byte before = flipped;
+    flipped ^= std::byte{0xff};
+    key[usize(64L * 4999)] ^= std::byte{1};
+    key.back() ^= std::byte{1};
     outcome = rows.check(spans);
     EXPECT_EQ(outcome.bad_rows, 2);
     ASSERT_TRUE(outcome.first.has_value());

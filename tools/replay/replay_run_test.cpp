@@ -21,38 +21,50 @@ namespace {
 
 using nlohmann::json;
 
-// Pools so small that blocks are evicted, fetched and dropped.
-Options small() {
-  Options o;
-  o.layers = 2;
-  o.requests = 40;
-  o.device_tokens = 60'000;
-  o.host_tokens = 80'000;
-  o.max_running = 8;
-  o.verify.all = true;
-  o.threads = 2;
-  o.json.clear();
-  o.measure_limit = false;
-  // The longest prompts of the generator do not fit: refused.
-  return o;
-}
+// 40 short requests that share prefixes, and pools so small that blocks are evicted, fetched and dropped.
+class ReplayRun : public testing::Test {
+ protected:
+  ReplayRun() : trace_("run.jsonl", text()) {
+    options_.trace = trace_.path();
+    options_.layers = 2;
+    options_.device_tokens = 8000;
+    options_.host_tokens = 6000;
+    options_.max_running = 5;
+    options_.chunk = 700;
+    options_.verify.all = true;
+    options_.threads = 2;
+    options_.json.clear();
+    options_.measure_limit = false;
+  }
 
-// 512-token prompts with a common first block, the last one by itself.
-std::string two_turns() {
-  std::string text;
-  const auto add = [&](int tokens, int output, const std::string& ids) {
-    text += fmt::format(R"({{"timestamp": 0, "input_length": {}, "output_length": {}, "hash_ids": [{}]}})"
-                        "\n",
-                        tokens, output, ids);
+  static std::string text() {
+    harness::Random random(4);
+    return print_trace(random_trace(random, 40, 7));
+  }
+
+  TempFile trace_;
+  Options options_;
+};
+
+// Blocks 1, 2, 3 are shared.
+std::string four_prompts() {
+  Trace trace;
+  const auto add = [&](std::int32_t tokens, const std::vector<std::int64_t>& ids) {
+    Request r;
+    r.input_length = tokens;
+    r.output_length = 4;
+    r.first_id = trace.hash_ids.size();
+    trace.hash_ids.insert(trace.hash_ids.end(), ids.begin(), ids.end());
+    trace.requests.push_back(r);
   };
-  add(1536, 4, "1, 2, 3");
-  add(2100, 4, "1, 2, 3, 4, 5");
-  add(2048, 4, "10, 11, 12, 13");
-  add(2100, 4, "1, 2, 3, 4, 6");
-  return text;
+  add(1536, {1, 2, 3});
+  add(2100, {1, 2, 3, 4, 5});
+  add(2048, {10, 11, 12, 13});
+  add(2100, {1, 2, 3, 4, 6});
+  return print_trace(trace);
 }
 
-TEST(ReplayRun, EveryByteOfEveryModelIsRight) {
+TEST_F(ReplayRun, EveryByteOfEveryModelIsRight) {
   struct Shape {
     const char* model;
     int tp;
@@ -64,11 +76,10 @@ TEST(ReplayRun, EveryByteOfEveryModelIsRight) {
                              {"deepseek-v3.2", 1, 64},
                              {"deepseek-v3.2-fp8", 1, 1},
                              {"deepseek-v3.2-fp8", 4, 1000}}) {
-    Options o = small();
+    Options o = options_;
     o.model = shape.model;
     o.tp = shape.tp;
     o.block = shape.block;
-    o.requests = 25;
     const Outcome outcome = replay(o, nullptr);
     ASSERT_EQ(outcome.exit_code, kExitOk) << shape.model << ": " << outcome.error;
     const Report& r = outcome.report;
@@ -87,9 +98,9 @@ TEST(ReplayRun, EveryByteOfEveryModelIsRight) {
   }
 }
 
-TEST(ReplayRun, SameSeedSameNumbers) {
-  const auto numbers = [](std::uint64_t seed, int threads) {
-    Options o = small();
+TEST_F(ReplayRun, SameSeedSameNumbers) {
+  const auto numbers = [this](std::uint64_t seed, int threads) {
+    Options o = options_;
     o.seed = seed;
     o.threads = threads;
     o.verify = {.all = false, .percent = 10, .at_least = 5};
@@ -110,8 +121,8 @@ TEST(ReplayRun, SameSeedSameNumbers) {
   EXPECT_NE(first, numbers(2, 1));
 }
 
-TEST(ReplayRun, VerifiesTheShareThatWasAskedFor) {
-  Options o = small();
+TEST_F(ReplayRun, VerifiesTheShareThatWasAskedFor) {
+  Options o = options_;
   o.verify = {.all = false, .percent = 20, .at_least = 3};
   const Outcome outcome = replay(o, nullptr);
   for (const Call call : kCalls) {
@@ -126,12 +137,11 @@ TEST(ReplayRun, VerifiesTheShareThatWasAskedFor) {
   EXPECT_EQ((VerifyShare{.all = true, .percent = 5, .at_least = 1}.wanted(77)), 77);
 }
 
-TEST(ReplayRun, FindsAFlippedBitWithTheNextGather) {
+TEST_F(ReplayRun, FindsAFlippedBitWithTheNextGather) {
   for (const Part part : {Part::kKey, Part::kValue}) {
-    const TempFile trace("flip.jsonl", two_turns());
-    Options o = small();
+    const TempFile trace("flip.jsonl", four_prompts());
+    Options o = options_;
     o.trace = trace.path();
-    o.requests = 0;
     o.chunk = 512;
     o.fault = Fault{1, 517, 1, part, 33, 0x40};
     const Outcome outcome = replay(o, nullptr);
@@ -158,12 +168,11 @@ TEST(ReplayRun, FindsAFlippedBitWithTheNextGather) {
   }
 }
 
-TEST(ReplayRun, FindsAFlippedBitWhenTheBlockMoves) {
+TEST_F(ReplayRun, FindsAFlippedBitWhenTheBlockMoves) {
   // Two requests do not fit beside each other: the first one's blocks are evicted, then fetched for the last.
-  const TempFile trace("flip2.jsonl", two_turns());
-  Options o = small();
+  const TempFile trace("flip2.jsonl", four_prompts());
+  Options o = options_;
   o.trace = trace.path();
-  o.requests = 0;
   o.device_tokens = 2304;
   o.max_running = 1;
   Outcome outcome = replay(o, nullptr);
@@ -180,11 +189,10 @@ TEST(ReplayRun, FindsAFlippedBitWhenTheBlockMoves) {
   EXPECT_NE(outcome.error.find("group_memcpy evict"), std::string::npos) << outcome.error;
 }
 
-TEST(ReplayRun, RefusesAndNamesWhatIsLargerThanTheDevice) {
-  const TempFile trace("refused.jsonl", two_turns());
-  Options o = small();
+TEST_F(ReplayRun, RefusesAndNamesWhatIsLargerThanTheDevice) {
+  const TempFile trace("refused.jsonl", four_prompts());
+  Options o = options_;
   o.trace = trace.path();
-  o.requests = 0;
   o.device_tokens = 2063;  // whole pages of 16: 2048
   const Outcome outcome = replay(o, nullptr);
   EXPECT_EQ(outcome.exit_code, kExitOk);
@@ -198,17 +206,17 @@ TEST(ReplayRun, RefusesAndNamesWhatIsLargerThanTheDevice) {
       << table;
 }
 
-TEST(ReplayRun, UsageErrors) {
-  Options o = small();
+TEST_F(ReplayRun, UsageErrors) {
+  Options o = options_;
   o.trace = "/nowhere/x.jsonl";
   EXPECT_EQ(replay(o, nullptr).exit_code, kExitUsage);
-  o = small();
+  o = options_;
   o.implementation = "nonsense";
   Outcome outcome = replay(o, nullptr);
   EXPECT_EQ(outcome.exit_code, kExitUsage);
   EXPECT_NE(outcome.error.find("--impl: "), std::string::npos) << outcome.error;
   EXPECT_NE(outcome.error.find("nonsense"), std::string::npos) << outcome.error;
-  o = small();
+  o = options_;
   o.implementation = "generic";
   o.requests = 5;
   outcome = replay(o, nullptr);
@@ -216,16 +224,16 @@ TEST(ReplayRun, UsageErrors) {
   EXPECT_EQ(outcome.report.calls[Call::kGather].implementation, "generic");
 }
 
-TEST(ReplayRun, RefusesWhatDoesNotFitIntoMemory) {
+TEST_F(ReplayRun, RefusesWhatDoesNotFitIntoMemory) {
   if (available_memory() < 0) GTEST_SKIP() << "the system does not tell how much memory is available";
-  Options o = small();
+  Options o = options_;
+  o.trace.clear();
+  o.model = "llama-3.1-70b";
   o.tp = 1;
-  o.layers = 32;
+  o.layers = 80;
   o.device_tokens = kMaxPoolTokens;
-  o.requests = 12'000;
-  o.max_running = 20'000;
-  const Outcome outcome = replay(o, nullptr);
-  // 140 M tokens of 128 KiB.
+  o.requests = 1000;
+  const Outcome outcome = replay(o, nullptr);  // 8 M tokens of 320 KiB
   EXPECT_EQ(outcome.exit_code, kExitUsage);
   EXPECT_NE(outcome.error.find("the run needs "), std::string::npos) << outcome.error;
 }
@@ -242,8 +250,9 @@ std::vector<std::string> table_row(const std::string& table, const std::string& 
   return {};
 }
 
-TEST(ReplayReport, TheTableSaysWhatTheJsonSays) {
-  Options o = small();
+using ReplayReport = ReplayRun;
+TEST_F(ReplayReport, TheTableSaysWhatTheJsonSays) {
+  Options o = options_;
   o.link_gbps = 12.5;
   o.measure_limit = true;
   const TempFile file("report.json");
@@ -286,7 +295,7 @@ TEST(ReplayReport, TheTableSaysWhatTheJsonSays) {
   contains(fmt::format("prefix hits {:.2f} % (device {:.2f}, host {:.2f})",
                        cache["hit_percent"].get<double>(), cache["device_hit_percent"].get<double>(),
                        cache["host_hit_percent"].get<double>()));
-  contains(fmt::format("bytes saved {}B", print_metric(cache["bytes_saved"].get<std::int64_t>())));
+  contains(fmt::format("bytes saved {}", print_metric(cache["bytes_saved"].get<std::int64_t>(), "B")));
   contains(fmt::format("evicted {} tokens", print_metric(cache["evicted_tokens"].get<std::int64_t>())));
   contains(fmt::format("dropped {}", print_metric(cache["dropped_tokens"].get<std::int64_t>())));
   contains(fmt::format("requests {} finished, {} refused", j["requests"]["finished"].get<std::int64_t>(),
@@ -349,6 +358,7 @@ TEST(ReplayCli, BadValuesNameOptionValueAndRange) {
       {"--link-gbps -1", "--link-gbps: '-1', expected a number above 0"},
       {"--trace /nowhere", "--trace: cannot open '/nowhere'"},
       {"--impl best", "--impl: "},
+      {"--json /nowhere/x.json", "--json: cannot write '/nowhere/x.json': No such file"},
   };
   for (const auto& [arguments, message] : cases) {
     const Cli cli(arguments);
@@ -369,10 +379,6 @@ TEST(ReplayCli, Runs) {
       << cli.out;
   std::ifstream in(file.path());
   EXPECT_EQ(json::parse(in)["options"]["device_tokens"], 64 << 10);
-  const Cli unwritable("--requests 2 --json /nowhere/x.json");
-  EXPECT_EQ(unwritable.exit_code, kExitFailed);
-  EXPECT_NE(unwritable.err.find("--json: cannot write '/nowhere/x.json'"), std::string::npos)
-      << unwritable.err;
 }
 
 TEST(ReplayCli, HelpTeaches) {

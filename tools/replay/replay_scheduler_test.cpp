@@ -209,12 +209,11 @@ class Naive {
 
   void step() {
     while (next_ < trace_.requests.size() && std::ssize(running_) < o_.max_running) {
+      const auto time = static_cast<double>(trace_.requests[next_].timestamp_ms);
+      const bool early = o_.speed > 0 && static_cast<double>(clock_) * o_.step_ms < time / o_.speed;
       if (pages_of_request(next_) > o_.device_pages) {
         ++refused;
-      } else if (o_.speed > 0 && static_cast<double>(clock_) * o_.step_ms <
-                                     static_cast<double>(trace_.requests[next_].timestamp_ms) / o_.speed) {
-        break;
-      } else if (!try_admit(next_)) {
+      } else if (early || !try_admit(next_)) {
         break;
       }
       ++next_;
@@ -253,10 +252,12 @@ class Naive {
       const Request& q = trace_.requests[r.request];
       if (r.done < q.input_length || r.generated < q.output_length) continue;
       free_ += pages_of_request(r.request) - pages(r.held);
-      for (auto k = r.held.rbegin(); k != r.held.rend(); ++k) {
-        if (--references_[*k] > 0) continue;
-        references_.erase(*k);
-        idle_.push_back(*k);
+      while (!r.held.empty()) {
+        const Key k = r.held.back();
+        r.held.pop_back();
+        if (--references_[k] > 0) continue;
+        references_.erase(k);
+        idle_.push_back(k);
       }
       r.end = -2;
     }

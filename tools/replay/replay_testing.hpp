@@ -3,6 +3,9 @@
 // What the tests of the replay share.
 #pragma once
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -59,6 +62,17 @@ inline Trace random_trace(harness::Random& random, std::int64_t requests, std::i
     trace.requests.push_back(r);
   }
   return trace;
+}
+
+// As a file's text.
+inline std::string print_trace(const Trace& trace) {
+  std::string text;
+  for (const Request& r : trace.requests) {
+    text += fmt::format(
+        "{{\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, \"hash_ids\": [{}]}}\n",
+        r.timestamp_ms, r.input_length, r.output_length, fmt::join(trace.ids(r), ", "));
+  }
+  return text;
 }
 
 }  // namespace kvferry::replay

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,7 +89,7 @@ TEST(ReplayTrace, ErrorsNameFileLineAndReason) {
        "'hash_ids[0]' is null"},
   };
   for (const auto& [line, reason] : cases) {
-    const TempFile file("bad.jsonl", good + "\n" + line + "\n" + good + "\n");
+    const TempFile file("bad.jsonl", fmt::format("{0}\n{1}\n{0}\n", good, line));
     const Result<Trace> trace = read_trace(file.path(), -1);
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_EQ(trace.status().message().rfind(file.path() + ":2: ", 0), 0U) << trace.status().message();
@@ -155,6 +156,7 @@ TEST(ReplayGenerator, IsAValidChatTrace) {
   // An id has one predecessor, as in the published traces: no id means two blocks.
   const PrefixTree tree(trace);
   std::vector<std::int64_t> ids;
+  ids.reserve(usize(tree.size()));
   for (std::int32_t b = 0; b < tree.size(); ++b) ids.push_back(tree.hash_id(b));
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());

@@ -91,8 +91,8 @@ json to_json(const Report& r) {
         {"bytes_per_token", r.token_bytes()}}},
       {"options",
        {{"block", o.block},
-        {"device_tokens", o.device_tokens / o.block * o.block},
-        {"host_tokens", o.host_tokens / o.block * o.block},
+        {"device_tokens", r.device_tokens()},
+        {"host_tokens", r.host_tokens()},
         {"max_running", o.max_running},
         {"chunk", o.chunk},
         {"seed", o.seed},
@@ -139,8 +139,8 @@ json to_json(const Report& r) {
        {{"factor", factor},
         {"bytes_per_token", static_cast<double>(r.token_bytes()) * factor},
         {"bytes_saved", static_cast<double>(c.hit_tokens() * r.token_bytes()) * factor},
-        {"device_bytes", static_cast<double>(o.device_tokens / o.block * o.block * r.token_bytes()) * factor},
-        {"host_bytes", static_cast<double>(o.host_tokens / o.block * o.block * r.token_bytes()) * factor},
+        {"device_bytes", static_cast<double>(r.device_tokens() * r.token_bytes()) * factor},
+        {"host_bytes", static_cast<double>(r.host_tokens() * r.token_bytes()) * factor},
         {"bytes", std::move(whole_calls)}}},
       {"seconds",
        {{"elapsed", r.elapsed_seconds}, {"replay", r.replay_seconds}, {"operators", r.operator_seconds()}}},
@@ -173,12 +173,10 @@ std::string to_table(const Report& r) {
       model.name, r.shard.tp, o.layers, model.layers, o.block, r.trace_name,
       print_thousands(r.trace_requests), print_metric(r.trace_prompt_tokens), r.threads,
       r.copy_limit() > 0 ? fmt::format("{:.1f} GB/s", r.copy_limit()) : "not measured");
-  const std::int64_t page_bytes = o.block * r.token_bytes();
   t += fmt::format("device {} tokens, {}   host {} tokens, {}   {} bytes a token here{}\n",
-                   print_metric(o.device_tokens / o.block * o.block),
-                   print_gibibytes(o.device_tokens / o.block * page_bytes),
-                   print_metric(o.host_tokens / o.block * o.block),
-                   print_gibibytes(o.host_tokens / o.block * page_bytes), r.token_bytes(),
+                   print_metric(r.device_tokens()), print_gibibytes(r.device_tokens() * r.token_bytes()),
+                   print_metric(r.host_tokens()), print_gibibytes(r.host_tokens() * r.token_bytes()),
+                   r.token_bytes(),
                    model.mla ? "   MLA: tp does not divide the latent row, every rank holds all of it" : "");
 
   const bool link = o.link_gbps > 0;
@@ -204,7 +202,7 @@ std::string to_table(const Report& r) {
       "\nprefix hits {:.2f} % (device {:.2f}, host {:.2f})   prefill tokens saved {}   bytes saved {}\n",
       percent(c.hit_tokens(), c.prompt_tokens), percent(c.device_hit_tokens, c.prompt_tokens),
       percent(c.host_hit_tokens, c.prompt_tokens), print_metric(c.hit_tokens()),
-      print_metric(c.hit_tokens() * r.token_bytes()) + "B");
+      print_metric(c.hit_tokens() * r.token_bytes(), "B"));
   t += fmt::format("evicted {} tokens   fetched back {}   dropped {}\n", print_metric(c.evicted_tokens),
                    print_metric(c.fetched_tokens), print_metric(c.dropped_tokens));
   t += fmt::format("requests {} finished, {} refused   most running {}   steps {}",
@@ -228,7 +226,7 @@ std::string to_table(const Report& r) {
 
   const double factor = r.whole_model_factor();
   const auto whole = [&](std::int64_t bytes) {
-    return print_metric(static_cast<double>(bytes) * factor) + "B";
+    return print_metric(static_cast<double>(bytes) * factor, "B");
   };
   const auto bytes_of = [&](std::initializer_list<Call> calls) {
     std::int64_t sum = 0;
@@ -241,7 +239,7 @@ std::string to_table(const Report& r) {
       model.layers, r.shard.distinct_ranks() > 1 ? fmt::format(", {} ranks", r.shard.tp) : "", factor,
       bytes_of({Call::kScatterPrefill, Call::kScatterDecode}), bytes_of({Call::kGather}),
       bytes_of({Call::kEvict}), bytes_of({Call::kFetch}), whole(c.hit_tokens() * r.token_bytes()),
-      whole(o.device_tokens / o.block * page_bytes), whole(o.host_tokens / o.block * page_bytes));
+      whole(r.device_tokens() * r.token_bytes()), whole(r.host_tokens() * r.token_bytes()));
   t += "Both tiers are RAM on the CPU backend: evict and fetch run at memory speed here, not at a link's.\n";
   if (!r.mismatch_text.empty()) t += fmt::format("MISMATCH {}\n", r.mismatch_text);
   if (!o.json.empty()) t += fmt::format("json: {}\n", o.json);

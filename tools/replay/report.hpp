@@ -39,6 +39,9 @@ struct Report {
   double elapsed_seconds = 0;  // everything
   std::int64_t peak_memory = 0;
 
+  // Whole pages.
+  std::int64_t device_tokens() const { return options.device_tokens / options.block * options.block; }
+  std::int64_t host_tokens() const { return options.host_tokens / options.block * options.block; }
   double copy_limit() const { return (copy_limit_before + copy_limit_after) / 2; }
   std::int64_t token_bytes() const { return shard.token_layer_bytes() * options.layers; }
   // Bytes of the whole model are this many times those of the run.

@@ -16,7 +16,8 @@ template <class Body>
 std::int64_t RowChecker::for_each(std::span<const RowSpan> spans, Body body) const {
   std::int64_t bytes = 0;
   for (const RowSpan& s : spans) bytes += s.rows * row_bytes(s.part);
-  const auto split = internal::cpu::split(std::ssize(spans), bytes, context_.threads());
+  if (bytes == 0) return 0;
+  const auto split = internal::cpu::split(std::ssize(spans), bytes / std::ssize(spans), context_.threads());
   internal::cpu::parallel_for(context_.state(), split.claims, [&](std::int64_t claim) {
     const std::int64_t begin = claim * split.units_per_claim;
     const std::int64_t end = std::min(std::ssize(spans), begin + split.units_per_claim);

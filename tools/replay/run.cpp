@@ -2,10 +2,12 @@
 #include "tools/replay/run.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,14 +26,24 @@ Result<Trace> load(const Options& o) {
   return generate_trace(o.seed, o.requests > 0 ? o.requests : kGeneratedRequests);
 }
 
-// An implementation that cannot run is a bad option: say so before gigabytes are touched.
-Status check_implementation(const Options& o, const Context& context) {
+// What is wrong with the threads, the implementation or the environment shows in any plan: say so before
+// gigabytes are touched.
+Status check_context(const Options& o, const Context& context) {
   std::int64_t pair[2] = {};
   GroupMemcpyArgs args;
   args.addr_table = contiguous(pair, DType::kInt64, {1, 2});
-  const Result<Plan> plan = kvferry::plan(args, context);
-  if (plan.ok() || o.implementation.empty()) return plan.status();
-  return {StatusCode::kInvalidArgument, fmt::format("--impl: {}", plan.status().message())};
+  const Result<Plan> made = plan(args, context);
+  if (made.ok() || o.implementation.empty()) return made.status();
+  return {StatusCode::kInvalidArgument, fmt::format("--impl: {}", made.status().message())};
+}
+
+// The file, or a new one in its folder; if not, errno says why. Leaves nothing behind: the run may still
+// fail.
+bool can_write(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored)) return access(file.c_str(), W_OK) == 0;
+  const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  return access(folder.c_str(), W_OK) == 0;
 }
 
 class Run {
@@ -59,6 +71,7 @@ class Run {
   }
 
   bool fail(int exit_code, std::string error) {
+    progress_.cancel();
     outcome_.exit_code = exit_code;
     outcome_.error = std::move(error);
     return false;
@@ -73,7 +86,7 @@ class Run {
     if (!part.ok()) return fail(kExitUsage, part.status().message());
     report.shard = part.value();
     report.threads = context_.threads();
-    if (Status s = check_implementation(options_, context_); !s.ok()) return fail(kExitUsage, s.message());
+    if (Status s = check_context(options_, context_); !s.ok()) return fail(kExitUsage, s.message());
 
     progress_.begin("trace");
     Result<Trace> trace = load(options_);
@@ -185,23 +198,33 @@ Outcome replay(const Options& options, std::FILE* progress) {
 }
 
 int run_replay(const Options& options) {
+  const auto complain = [](const std::string& error) {
+    std::fputs(fmt::format("kvferry replay: {}\n", error).c_str(), stderr);
+  };
+  const auto unwritable = [&] {
+    return fmt::format("--json: cannot write '{}': {}", options.json, std::strerror(errno));
+  };
+  // Before minutes of work, not after.
+  if (!options.json.empty() && !can_write(options.json)) {
+    complain(unwritable());
+    return kExitUsage;
+  }
   Outcome outcome = replay(options, stderr);
-  const Report& report = outcome.report;
   // A run that moved something has something to show, also when it failed.
-  if (report.replay_seconds > 0) {
+  if (outcome.report.replay_seconds > 0) {
     if (!options.json.empty()) {
       std::ofstream file(options.json);
-      file << to_json(report).dump(2) << '\n';
+      file << to_json(outcome.report).dump(2) << '\n';
       file.close();
       if (!file && outcome.exit_code == kExitOk) {
         outcome.exit_code = kExitFailed;
-        outcome.error = fmt::format("--json: cannot write '{}': {}", options.json, std::strerror(errno));
+        outcome.error = unwritable();
       }
     }
-    std::fputs(to_table(report).c_str(), stdout);
+    std::fputs(to_table(outcome.report).c_str(), stdout);
     std::fflush(stdout);
   }
-  if (!outcome.error.empty()) std::fputs(fmt::format("kvferry replay: {}\n", outcome.error).c_str(), stderr);
+  if (!outcome.error.empty()) complain(outcome.error);
   return outcome.exit_code;
 }
 

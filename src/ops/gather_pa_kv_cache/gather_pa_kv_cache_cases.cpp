@@ -43,7 +43,8 @@ constexpr std::array kKeys = {
     KeyHelp{"dv", "head size of value (default: dk)"},
     KeyHelp{"nb", "blocks of key_cache (default: as many as table entries, up to 64 MiB)"},
     KeyHelp{"nbv", "blocks of value_cache (default: nb)"},
-    KeyHelp{"table", "ids: random (distinct while they last), dup, seq, same, or a list dealt out row by row"},
+    KeyHelp{"table",
+            "ids: random (distinct while they last), dup, seq, same, or a list dealt out row by row"},
     KeyHelp{"put", "single entries, batch/column/id joined by ';'"},
     KeyHelp{"policy", "default, report, reject"},
     KeyHelp{"kc", "layout of key_cache (words: harness/layout.hpp)"},
@@ -108,7 +109,8 @@ Lengths read_lengths(const Case& from, std::int64_t block_size, Random& random) 
     const std::int64_t tokens = std::max<std::int64_t>(length, 0);
     lengths.tokens.push_back(std::min(tokens, kAny));
     sum += tokens;
-    if (lengths.cumsum && sum > std::numeric_limits<std::int64_t>::max()) from.fail("lens", "the sum overflows");
+    if (lengths.cumsum && sum > std::numeric_limits<std::int64_t>::max())
+      from.fail("lens", "the sum overflows");
     lengths.stored.push_back(lengths.cumsum ? static_cast<std::int64_t>(sum) : length);
   }
   lengths.end = clamp_to_any(sum);
@@ -131,13 +133,14 @@ Shape make_table(const Case& from, const Shape& tokens, const Shape& shifts, std
     Shape fresh(to_size(kind == "random" ? std::min<std::int64_t>(blocks, 1 << 22) : 0));
     std::iota(fresh.begin(), fresh.end(), 0);
     random.shuffle(fresh);
-    const Shape wild = {-1, blocks, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+    const Shape wild = {-1, blocks, std::numeric_limits<std::int32_t>::min(),
+                        std::numeric_limits<std::int32_t>::max()};
     std::int64_t next = 0;
     for (std::int64_t i = 0; i < batches; ++i) {
       const std::int64_t needed = block_size > 0 ? (tokens[to_size(i)] + block_size - 1) / block_size : 0;
       for (std::int64_t column = 0; column < width; ++column) {
         std::int64_t& id = table[to_size(i * width + column)];
-        const std::int64_t along = column - shifts[to_size(i)];
+        const Int128 along = static_cast<Int128>(column) - shifts[to_size(i)];
         if (along < 0 || along >= needed || blocks == 0) {
           id = random.pick(wild);
         } else if (kind == "same") {
@@ -194,7 +197,8 @@ void fill_named_blocks(Instance& instance, std::size_t tensor, const Shape& tabl
 // Args must outlive the calls that the instance makes with them.
 void connect(Instance& instance, std::shared_ptr<const GatherPaKvCacheArgs> args) {
   instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
-  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record, const Context& context) {
+  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
+                        const Context& context) {
     GatherPaKvCacheBuffers pointers = buffers(*args);
     pointers.workspace = workspace;
     pointers.error_record = record;
@@ -245,7 +249,8 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
   const auto cache_shape = [&](std::int64_t blocks, std::int64_t heads, std::int64_t d, DType type) -> Shape {
     if (!nz) return {blocks, bs, heads, d};
     const std::int64_t e = 32 / item_bytes(type);
-    if (heads * d % e != 0) from.fail("mode", fmt::format("nz needs heads * head size to be a multiple of {}", e));
+    if (heads * d % e != 0)
+      from.fail("mode", fmt::format("nz needs heads * head size to be a multiple of {}", e));
     return {blocks, heads * d / e, bs, e};
   };
   const std::int64_t block_bytes = std::max<std::int64_t>(
@@ -259,12 +264,14 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
   const Shape table = make_table(from, lengths.tokens, shifts, width, bs, std::max(nb, nbv), random);
 
   const TensorSpec key_cache{"key_cache", key_type, cache_shape(nb, h, dk, key_type), from.text("kc", "")};
-  const TensorSpec value_cache{"value_cache", value_type, cache_shape(nbv, hv, dv, value_type), from.text("vc", "")};
+  const TensorSpec value_cache{"value_cache", value_type, cache_shape(nbv, hv, dv, value_type),
+                               from.text("vc", "")};
   const TensorPair caches = instance.add_pair(from, "cat_cache", false, key_cache, &value_cache);
   const std::size_t block_tables =
       instance.add_tensor("block_tables", false, index_type, Shape{batches, width}, from.text("bt", ""));
-  const std::size_t seq_lens = instance.add_tensor(
-      "seq_lens", false, index_type, Shape{static_cast<std::int64_t>(lengths.stored.size())}, from.text("sl", ""));
+  const std::size_t seq_lens =
+      instance.add_tensor("seq_lens", false, index_type,
+                          Shape{static_cast<std::int64_t>(lengths.stored.size())}, from.text("sl", ""));
   std::size_t seq_offset = 0;
   if (has_offset) {
     seq_offset = instance.add_tensor("seq_offset", false, index_type, Shape{batches}, from.text("so", ""));
@@ -294,7 +301,8 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
   const std::string broken = from.text("break", "");
   if (!broken.empty()) {
     const auto rules = gather_breakers();
-    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
     if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
     instance.expect.code = rule->code;
     rule->apply(*args, instance.expect.words);
@@ -340,7 +348,8 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
 
 std::vector<std::string> implementation_names() {
   std::vector<std::string> names;
-  for (const auto& implementation : internal::gather_pa_kv_cache_cpu()) names.emplace_back(implementation.name);
+  for (const auto& implementation : internal::gather_pa_kv_cache_cpu())
+    names.emplace_back(implementation.name);
   return names;
 }
 
@@ -423,8 +432,9 @@ Case gather_random_case(std::uint64_t seed) {
     Shape offsets;
     for (std::int64_t i = 0; i < batches; ++i) offsets.push_back(random.between(0, 2 * bs + 1));
     if (some(4)) offsets.front() = random.pick(Shape{-1, -bs, -5 * bs, 100 * bs});
-    if (wide && some(6)) offsets.back() = random.pick(Shape{std::numeric_limits<std::int64_t>::max(),
-                                                           std::numeric_limits<std::int64_t>::min()});
+    if (wide && some(6))
+      offsets.back() = random.pick(
+          Shape{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()});
     made.set("offset", print_integers(offsets));
   }
   if (some(3)) made.set("nb", random.between(0, 6));

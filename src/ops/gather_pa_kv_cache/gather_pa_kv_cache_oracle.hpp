@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The definition of gather_pa_kv_cache as plain loops. Nothing of the library is used here: the harness holds every
-// implementation against it.
+// The definition of gather_pa_kv_cache as plain loops. Nothing of the library is used here: the harness holds
+// every implementation against it.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,8 @@ struct GatherOracle {
   void run();
 
  private:
-  void copy_token(const Array& cache, const Array& out, std::int64_t id, std::int64_t slot, std::int64_t row) const;
+  void copy_token(const Array& cache, const Array& out, std::int64_t id, std::int64_t slot,
+                  std::int64_t row) const;
   void zero_token(const Array& out, std::int64_t row) const;
   void note(std::int64_t batch, Int128 column, bool in_table, std::int64_t id, bool key_bad, bool value_bad);
   void check_lengths();
@@ -65,8 +66,8 @@ inline void GatherOracle::zero_token(const Array& out, std::int64_t row) const {
   }
 }
 
-inline void GatherOracle::note(std::int64_t batch, Int128 column, bool in_table, std::int64_t id, bool key_bad,
-                               bool value_bad) {
+inline void GatherOracle::note(std::int64_t batch, Int128 column, bool in_table, std::int64_t id,
+                               bool key_bad, bool value_bad) {
   if (!key_bad && !value_bad) return;
   constexpr Int128 kFar = static_cast<Int128>(1) << 62;
   if (record.bad == 0) {  // entries come in ascending (batch, column): the first is the lowest
@@ -145,7 +146,8 @@ inline void GatherOracle::run() {
         const Int128 column = shift + t / block_size;
         const auto slot = static_cast<std::int64_t>(t % block_size);
         const bool in_table = column >= 0 && column < width;
-        const std::int64_t id = in_table ? load_index(block_tables, {i, static_cast<std::int64_t>(column)}) : -1;
+        const std::int64_t id =
+            in_table ? load_index(block_tables, {i, static_cast<std::int64_t>(column)}) : -1;
         const bool key_bad = has_key && (id < 0 || id >= key_cache.dim(0));
         const bool value_bad = has_value && (id < 0 || id >= value_cache.dim(0));
         if (!write) {

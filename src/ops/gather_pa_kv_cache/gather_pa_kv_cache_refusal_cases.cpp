@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every rule of the gather's plan(), broken one at a time. A message names the tensor, the dimension, what was seen
-// and what was expected.
+// Every rule of the gather's plan(), broken one at a time. A message names the tensor, the dimension, what
+// was seen and what was expected.
 #include <limits>
 
 #include "harness/breaking.hpp"
@@ -34,8 +34,10 @@ constexpr GatherBreaker kBreakers[] = {
     {"key_cache_rank_3", kBad, [](Args& a, Words& w) { change_rank(a.key_cache, -1, "key_cache", w); }},
     {"key_cache_rank_5", kBad, [](Args& a, Words& w) { change_rank(a.key_cache, 1, "key_cache", w); }},
     {"value_cache_rank", kBad, [](Args& a, Words& w) { change_rank(a.value_cache, -1, "value_cache", w); }},
-    {"block_tables_rank_1", kBad, [](Args& a, Words& w) { change_rank(a.block_tables, -1, "block_tables", w); }},
-    {"block_tables_rank_3", kBad, [](Args& a, Words& w) { change_rank(a.block_tables, 1, "block_tables", w); }},
+    {"block_tables_rank_1", kBad,
+     [](Args& a, Words& w) { change_rank(a.block_tables, -1, "block_tables", w); }},
+    {"block_tables_rank_3", kBad,
+     [](Args& a, Words& w) { change_rank(a.block_tables, 1, "block_tables", w); }},
     {"seq_lens_rank_0", kBad, [](Args& a, Words& w) { change_rank(a.seq_lens, -1, "seq_lens", w); }},
     {"seq_lens_rank_2", kBad, [](Args& a, Words& w) { change_rank(a.seq_lens, 1, "seq_lens", w); }},
     {"key_rank_less", kBad, [](Args& a, Words& w) { change_rank(a.key, -1, "key", w); }},
@@ -78,7 +80,8 @@ constexpr GatherBreaker kBreakers[] = {
      }},
     {"value_other_dtype", kBad,
      [](Args& a, Words& w) {
-       change_dtype(a.value, a.value_cache.dtype == DType::kInt16 ? DType::kUInt16 : DType::kInt16, "value", w);
+       change_dtype(a.value, a.value_cache.dtype == DType::kInt16 ? DType::kUInt16 : DType::kInt16, "value",
+                    w);
        w.emplace_back(to_string(a.value_cache.dtype));
      }},
     {"dtype_unknown", kBad,
@@ -91,7 +94,8 @@ constexpr GatherBreaker kBreakers[] = {
        change_dtype(a.block_tables, DType::kFloat32, "block_tables", w);
        w.insert(w.end(), {"int32", "int64"});
      }},
-    {"block_tables_uint32", kBad, [](Args& a, Words& w) { change_dtype(a.block_tables, DType::kUInt32, "block_tables", w); }},
+    {"block_tables_uint32", kBad,
+     [](Args& a, Words& w) { change_dtype(a.block_tables, DType::kUInt32, "block_tables", w); }},
     {"seq_lens_other_index_dtype", kBad,
      [](Args& a, Words& w) {
        const DType table = a.block_tables.dtype;
@@ -133,15 +137,15 @@ constexpr GatherBreaker kBreakers[] = {
        w = {"key_cache", "dimension " + std::to_string(axis), "0"};
      }},
     {"block_sizes_differ", kBad,
-     [](Args& a, Words& w) { grow(a.value_cache, a.cache_mode == CacheMode::kNorm ? 1 : 2, 1, "value_cache", w); }},
+     [](Args& a, Words& w) {
+       grow(a.value_cache, a.cache_mode == CacheMode::kNorm ? 1 : 2, 1, "value_cache", w);
+     }},
     {"rows_differ", kBad, [](Args& a, Words& w) { grow(a.value, 0, -1, "value", w); }},
     {"key_inner_dim", kBad, [](Args& a, Words& w) { grow(a.key, a.key.rank - 1, -1, "key", w); }},
     {"value_inner_dim", kBad, [](Args& a, Words& w) { grow(a.value, a.value.rank - 1, -1, "value", w); }},
     {"key_heads", kBad, [](Args& a, Words& w) { grow(a.key, 1, -1, "key", w); }},
-    {"nz_last_dim", kBad,
-     [](Args& a, Words& w) { grow(a.key_cache, 3, -1, "key_cache", w); }},
-    {"nz_value_last_dim", kBad,
-     [](Args& a, Words& w) { grow(a.value_cache, 3, -1, "value_cache", w); }},
+    {"nz_last_dim", kBad, [](Args& a, Words& w) { grow(a.key_cache, 3, -1, "key_cache", w); }},
+    {"nz_value_last_dim", kBad, [](Args& a, Words& w) { grow(a.value_cache, 3, -1, "value_cache", w); }},
     {"nz_units", kBad,
      [](Args& a, Words& w) {
        a.key_cache.shape[1] -= 1;
@@ -226,6 +230,8 @@ constexpr GatherBreaker kBreakers[] = {
 
 }  // namespace
 
-std::span<const GatherBreaker> gather_breakers() { return kBreakers; }
+std::span<const GatherBreaker> gather_breakers() {
+  return kBreakers;
+}
 
 }  // namespace kvferry::harness

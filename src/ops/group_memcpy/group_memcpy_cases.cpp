@@ -29,7 +29,9 @@ constexpr std::array kKeys = {
     KeyHelp{"pack", "destinations lie back to back, a flag (default 0: at least one byte between them)"},
     KeyHelp{"order", "of sources and destinations in memory: seq, random (default random)"},
     KeyHelp{"lone", "every source and destination is an allocation of its own, a flag"},
-    KeyHelp{"fold", "destinations (and sources above 1 GiB) are one piece of this many bytes, mapped again and again"},
+    KeyHelp{
+        "fold",
+        "destinations (and sources above 1 GiB) are one piece of this many bytes, mapped again and again"},
     KeyHelp{"table", "shape of addr_table: flat ([2H]), pairs ([H, 2]) (default flat)"},
     KeyHelp{"tt", "dtype of addr_table: i64, u64 (default i64)"},
     KeyHelp{"tl", "layout of addr_table (words: harness/layout.hpp)"},
@@ -43,14 +45,16 @@ constexpr std::array kKeys = {
     KeyHelp{"null_src", "pairs whose source is null, a list"},
     KeyHelp{"null_dst", "pairs whose destination is null, a list"},
     KeyHelp{"same", "pairs whose source is their destination, a list"},
-    KeyHelp{"move", "pair/src|dst/like-pair/src|dst/bytes joined by ';': an address becomes another one plus bytes"},
+    KeyHelp{"move",
+            "pair/src|dst/like-pair/src|dst/bytes joined by ';': an address becomes another one plus bytes"},
     KeyHelp{"raw", "pair/src|dst/address joined by ';'"},
     KeyHelp{"break", "break one rule of plan(), see group_memcpy_breakers()"},
 };
 
 using Shape = std::vector<std::int64_t>;
 
-constexpr std::array<std::pair<const char*, DType>, 2> kTableTypes = {{{"i64", DType::kInt64}, {"u64", DType::kUInt64}}};
+constexpr std::array<std::pair<const char*, DType>, 2> kTableTypes = {
+    {{"i64", DType::kInt64}, {"u64", DType::kUInt64}}};
 constexpr std::array<std::pair<const char*, bool>, 2> kTableShapes = {{{"flat", false}, {"pairs", true}}};
 
 // Offsets of pieces in an arena: multiples of 64 plus `shifts`, or back to back.
@@ -106,8 +110,9 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   if (sa.empty() || da.empty()) from.fail("sa", "an empty list");
   const auto combinations = static_cast<std::int64_t>(sa.size() * da.size());
   const std::int64_t h =
-      from.integer("h", has_sizes ? std::max<std::int64_t>(combinations, static_cast<std::int64_t>(listed.size()))
-                                  : combinations,
+      from.integer("h",
+                   has_sizes ? std::max<std::int64_t>(combinations, static_cast<std::int64_t>(listed.size()))
+                             : combinations,
                    0, 1 << 24);
   const std::int64_t w = has_sizes ? 0 : from.integer("w", 64, 0);
   if (has_sizes && listed.empty() && h > 0) from.fail("sizes", "an empty list");
@@ -134,7 +139,8 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
     for (std::int64_t p = 0; p < h; ++p) {
       const std::size_t src = instance.add_storage(fmt::format("source {}", p), false, room[to_size(p)]);
       const std::size_t dst = instance.add_storage(fmt::format("destination {}", p), true, room[to_size(p)]);
-      addresses[to_size(p)] = {number(instance.storages[src].live.data()), number(instance.storages[dst].live.data())};
+      addresses[to_size(p)] = {number(instance.storages[src].live.data()),
+                               number(instance.storages[dst].live.data())};
     }
   } else {
     const auto ns = static_cast<std::int64_t>(sa.size());
@@ -151,8 +157,9 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
     const bool shuffle = order == "random";
     const Arena sources = make_arena(src_room, src_shift, pack, shuffle, random);
     const Arena destinations = make_arena(room, dst_shift, pack, shuffle, random);
-    const std::size_t src = fold > 0 && sources.bytes > (1 << 30) ? instance.add_folded("sources", false, sources.bytes, fold)
-                                                                  : instance.add_storage("sources", false, sources.bytes);
+    const std::size_t src = fold > 0 && sources.bytes > (1 << 30)
+                                ? instance.add_folded("sources", false, sources.bytes, fold)
+                                : instance.add_storage("sources", false, sources.bytes);
     const std::size_t dst = fold > 0 ? instance.add_folded("destinations", true, destinations.bytes, fold)
                                      : instance.add_storage("destinations", true, destinations.bytes);
     for (std::int64_t p = 0; p < h; ++p) {
@@ -182,7 +189,8 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   const DType table_type = from.choice<DType>("tt", kTableTypes, DType::kInt64);
   const bool as_pairs = from.choice<bool>("table", kTableShapes, false);
   const Shape table_shape = as_pairs ? Shape{h, 2} : Shape{2 * h};
-  const std::size_t table = instance.add_tensor("addr_table", false, table_type, table_shape, from.text("tl", ""));
+  const std::size_t table =
+      instance.add_tensor("addr_table", false, table_type, table_shape, from.text("tl", ""));
   Shape numbers;
   for (const auto& pair : addresses) {
     numbers.push_back(static_cast<std::int64_t>(pair[0]));
@@ -196,7 +204,8 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   args->copy_bytes = oracle.copy_bytes = w;
   oracle.table = instance.array(table);
   if (has_sizes) {
-    const std::size_t tensor = instance.add_tensor("sizes", false, DType::kInt64, Shape{h}, from.text("szl", ""));
+    const std::size_t tensor =
+        instance.add_tensor("sizes", false, DType::kInt64, Shape{h}, from.text("szl", ""));
     instance.store(tensor, sizes);
     args->sizes = instance.view(tensor);
     oracle.sizes = instance.array(tensor);
@@ -217,7 +226,8 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   const std::string broken = from.text("break", "");
   if (!broken.empty()) {
     const auto rules = group_memcpy_breakers();
-    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
     if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
     instance.expect.code = rule->code;
     rule->apply(*args, instance.expect.words);
@@ -228,7 +238,8 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   oracle.expected = [&](std::uint64_t address) -> std::byte* {
     for (Storage& storage : instance.storages) {
       const std::uint64_t first = number(storage.live.data());
-      if (storage.output && address >= first && address - first < static_cast<std::uint64_t>(storage.live.size())) {
+      if (storage.output && address >= first &&
+          address - first < static_cast<std::uint64_t>(storage.live.size())) {
         return storage.expected.data() + (address - first);
       }
     }

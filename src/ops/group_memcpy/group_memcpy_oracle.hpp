@@ -59,7 +59,8 @@ inline void GroupMemcpyOracle::check_pair(std::int64_t p) {
   }
 }
 
-// Where several overlaps exist, which of them is named first is not defined: only what all of them share is asked for.
+// Where several overlaps exist, which of them is named first is not defined: only what all of them share is
+// asked for.
 inline void GroupMemcpyOracle::check_overlaps(const std::vector<std::int64_t>& pairs) {
   for (const std::int64_t p : pairs) {
     for (const std::int64_t q : pairs) {

@@ -20,7 +20,9 @@ TensorView sizes_for(const Args& a) {
   const std::int64_t pairs = a.addr_table.rank == 1 ? a.addr_table.dim(0) / 2 : a.addr_table.dim(0);
   return contiguous(static_cast<void*>(numbers), DType::kInt64, {pairs});
 }
-TensorView count_of(DType dtype) { return contiguous(static_cast<void*>(numbers), dtype, {}); }
+TensorView count_of(DType dtype) {
+  return contiguous(static_cast<void*>(numbers), dtype, {});
+}
 
 constexpr GroupMemcpyBreaker kBreakers[] = {
     {"table_null", kNull, [](Args& a, Words& w) { drop(a.addr_table, "addr_table", w); }},
@@ -155,6 +157,8 @@ constexpr GroupMemcpyBreaker kBreakers[] = {
 
 }  // namespace
 
-std::span<const GroupMemcpyBreaker> group_memcpy_breakers() { return kBreakers; }
+std::span<const GroupMemcpyBreaker> group_memcpy_breakers() {
+  return kBreakers;
+}
 
 }  // namespace kvferry::harness

@@ -11,8 +11,11 @@ namespace {
 TEST(GroupMemcpyOracle, Example) {
   std::uint8_t from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   std::uint8_t to[8];
-  const auto number = [](const void* pointer) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer)); };
-  std::vector<std::int64_t> table = {number(from + 2), number(to), number(from + 2), number(to + 5), 0, number(to + 3)};
+  const auto number = [](const void* pointer) {
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer));
+  };
+  std::vector<std::int64_t> table = {number(from + 2), number(to), number(from + 2),
+                                     number(to + 5),   0,          number(to + 3)};
   std::vector<std::int64_t> sizes = {2, 1, 1};
   GroupMemcpyOracle oracle;
   oracle.table = {reinterpret_cast<std::byte*>(table.data()), 8, {3, 2}, {2, 1}};
@@ -49,21 +52,32 @@ TEST(GroupMemcpyOracle, Example) {
   EXPECT_EQ(oracle.refusal, (std::vector<std::string>{"sizes", "pair 1", "-4"}));
 }
 
-TEST_P(RegisteredCaseTest, GroupMemcpy) { EXPECT_GT(check_cases(GetParam().name), 0); }
+TEST_P(RegisteredCaseTest, GroupMemcpy) {
+  EXPECT_GT(check_cases(GetParam().name), 0);
+}
 INSTANTIATE_TEST_SUITE_P(, RegisteredCaseTest, registered(group_memcpy_info(), false), test_name);
-TEST_P(RegisteredCaseLong, GroupMemcpy) { EXPECT_GT(check_cases(GetParam().name), 0); }
+TEST_P(RegisteredCaseLong, GroupMemcpy) {
+  EXPECT_GT(check_cases(GetParam().name), 0);
+}
 INSTANTIATE_TEST_SUITE_P(, RegisteredCaseLong, registered(group_memcpy_info(), true), test_name);
 
 TEST(GroupMemcpy, EveryRuleOfPlan) {
   for (const GroupMemcpyBreaker& rule : group_memcpy_breakers()) {
-    check_cases("group_memcpy:h=5,w=24,table={flat|pairs},tt={i64|u64},checked={0|1},break=" + std::string(rule.name));
+    check_cases("group_memcpy:h=5,w=24,table={flat|pairs},tt={i64|u64},checked={0|1},break=" +
+                std::string(rule.name));
   }
 }
 
-TEST(GroupMemcpy, Random) { check_random_cases(group_memcpy_info(), 1, random_cases(8000)); }
-TEST(GroupMemcpyLong, Random) { check_random_cases(group_memcpy_info(), 1'000'000, random_cases(200'000)); }
+TEST(GroupMemcpy, Random) {
+  check_random_cases(group_memcpy_info(), 1, random_cases(8000));
+}
+TEST(GroupMemcpyLong, Random) {
+  check_random_cases(group_memcpy_info(), 1'000'000, random_cases(200'000));
+}
 
-TEST(GroupMemcpy, ZEveryImplementationRan) { check_that_all_ran(group_memcpy_info()); }
+TEST(GroupMemcpy, ZEveryImplementationRan) {
+  check_that_all_ran(group_memcpy_info());
+}
 
 }  // namespace
 }  // namespace kvferry::harness

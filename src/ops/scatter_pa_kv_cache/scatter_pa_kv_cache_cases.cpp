@@ -77,14 +77,15 @@ CacheLayout layout_of(Mode mode) {
   }
 }
 
-Shape cache_shape(const Case& from, Mode mode, std::int64_t blocks, std::int64_t bs, std::int64_t h, std::int64_t d,
-                  DType type) {
+Shape cache_shape(const Case& from, Mode mode, std::int64_t blocks, std::int64_t bs, std::int64_t h,
+                  std::int64_t d, DType type) {
   const std::int64_t e = 32 / item_bytes(type);
   switch (mode) {
     case Mode::kNhsd:
       return {blocks, h, bs, d};
     case Mode::kNz4:
-      if (h * d % e != 0) from.fail("mode", fmt::format("nz needs heads * head size to be a multiple of {}", e));
+      if (h * d % e != 0)
+        from.fail("mode", fmt::format("nz needs heads * head size to be a multiple of {}", e));
       return {blocks, h * d / e, bs, e};
     case Mode::kNz5:
       if (d % e != 0) from.fail("mode", fmt::format("nz5 needs a head size that is a multiple of {}", e));
@@ -94,14 +95,15 @@ Shape cache_shape(const Case& from, Mode mode, std::int64_t blocks, std::int64_t
   }
 }
 
-// kNct: dense tokens at a fixed step. The harness sees them as such, the library gets `own` strides that say nothing.
+// kNct: dense tokens at a fixed step. The harness sees them as such, the library gets `own` strides that say
+// nothing.
 std::size_t add_nct_rows(Instance& instance, const TensorSpec& side, std::int64_t tokens, std::int64_t stride,
                          std::int64_t offset) {
   const std::int64_t row = side.shape[1] * side.shape[2];
   Layout layout;
   layout.strides = {stride, side.shape[2], 1};
   layout.offset = offset;
-  layout.storage_elements = offset + std::max<std::int64_t>(tokens - 1, 0) * stride + row;
+  layout.storage_elements = tokens == 0 ? 0 : offset + (tokens - 1) * stride + row;
   const std::size_t storage =
       instance.add_storage(side.name, false, layout.storage_elements * item_bytes(side.dtype));
   Shape shape = side.shape;
@@ -121,12 +123,14 @@ Shape make_slots(const Case& from, std::int64_t tokens, std::int64_t room, Rando
   } else if (kind == "random" || kind == "runs") {
     // Distinct starts of runs; a run has 1 to 5 slots.
     const std::int64_t run = kind == "runs" ? 5 : 1;
-    if (room / run < tokens) from.fail("slots", fmt::format("{} slots are too few for {} tokens", room, tokens));
+    if (room / run < tokens)
+      from.fail("slots", fmt::format("{} slots are too few for {} tokens", room, tokens));
     std::unordered_set<std::int64_t> taken;
     for (std::size_t i = 0; i < slots.size();) {
       const std::int64_t start = random.between(0, room / run - 1) * run;
       if (!taken.insert(start).second) continue;
-      for (std::int64_t n = random.between(1, run); n > 0 && i < slots.size(); --n) slots[i++] = start + run - n;
+      for (std::int64_t n = random.between(1, run); n > 0 && i < slots.size(); --n)
+        slots[i++] = start + run - n;
     }
   } else {
     from.fail("slots", fmt::format("'{}' is none of: random, seq, runs, a list", kind));
@@ -142,7 +146,8 @@ Shape make_slots(const Case& from, std::int64_t tokens, std::int64_t room, Rando
 
 void connect(Instance& instance, std::shared_ptr<const ScatterPaKvCacheArgs> args) {
   instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
-  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record, const Context& context) {
+  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
+                        const Context& context) {
     ScatterPaKvCacheBuffers pointers = buffers(*args);
     pointers.workspace = workspace;
     pointers.error_record = record;
@@ -194,7 +199,8 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   if (mode == Mode::kNct) {
     nct_strides = from.integers("nct_strides", nct_strides);
     nct_offsets = from.integers("nct_offsets", nct_offsets);
-    if (nct_strides.size() != 2 || nct_offsets.size() != 2) from.fail("nct_strides", "two numbers are needed");
+    if (nct_strides.size() != 2 || nct_offsets.size() != 2)
+      from.fail("nct_strides", "two numbers are needed");
     rows.first = add_nct_rows(instance, key, tokens, nct_strides[0], nct_offsets[0]);
     if (has_value) rows.second = add_nct_rows(instance, value, tokens, nct_strides[1], nct_offsets[1]);
   } else {
@@ -202,7 +208,8 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   }
   const std::size_t slot_mapping =
       instance.add_tensor("slot_mapping", false, index_type, Shape{tokens}, from.text("sm", ""));
-  const TensorSpec key_cache{"key_cache", key_type, cache_shape(from, mode, nb, bs, h, dk, key_type), from.text("kc", "")};
+  const TensorSpec key_cache{"key_cache", key_type, cache_shape(from, mode, nb, bs, h, dk, key_type),
+                             from.text("kc", "")};
   TensorSpec value_cache{"value_cache", value_type, {}, ""};
   if (has_value) {
     value_cache.shape = cache_shape(from, mode, nbv, bs, h, dv, value_type);
@@ -248,7 +255,8 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   const std::string broken = from.text("break", "");
   if (!broken.empty()) {
     const auto rules = scatter_breakers();
-    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
     if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
     instance.expect.code = rule->code;
     rule->apply(*args, instance.expect.words);
@@ -273,12 +281,14 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   if (policy == IndexPolicy::kReport) instance.record = oracle.record;
   instance.bytes_moved = oracle.key_tokens * h * dk * item_bytes(key_type) +
                          oracle.value_tokens * h * dv * item_bytes(value_type);
-  const auto open = [&](std::size_t tensor, const std::vector<ScatterOracle::Open>& tokens_open, std::int64_t d) {
+  const auto open = [&](std::size_t tensor, const std::vector<ScatterOracle::Open>& tokens_open,
+                        std::int64_t d) {
     const Array cache = instance.expected_array(tensor);
     for (const auto& [block, position] : tokens_open) {
       for (std::int64_t i = 0; i < h; ++i) {
         for (std::int64_t j = 0; j < d; ++j) {
-          instance.leave_open(tensor, cache_element(cache, oracle.layout, d, block, position, i, j), cache.item);
+          instance.leave_open(tensor, cache_element(cache, oracle.layout, d, block, position, i, j),
+                              cache.item);
         }
       }
     }
@@ -291,7 +301,8 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
 
 std::vector<std::string> implementation_names() {
   std::vector<std::string> names;
-  for (const auto& implementation : internal::scatter_pa_kv_cache_cpu()) names.emplace_back(implementation.name);
+  for (const auto& implementation : internal::scatter_pa_kv_cache_cpu())
+    names.emplace_back(implementation.name);
   return names;
 }
 
@@ -319,7 +330,9 @@ Case scatter_random_case(std::uint64_t seed) {
   made.set("mode", mode);
   const bool nz = mode == "nz" || mode == "nz5";
   const auto types = data_types();
-  const auto any_type = [&] { return types[to_size(random.between(0, static_cast<std::int64_t>(types.size()) - 1))]; };
+  const auto any_type = [&] {
+    return types[to_size(random.between(0, static_cast<std::int64_t>(types.size()) - 1))];
+  };
   const auto type = any_type();
   auto value_type = type;
   made.set("dtype", type.first);
@@ -337,7 +350,9 @@ Case scatter_random_case(std::uint64_t seed) {
   made.set("bs", bs);
   made.set("h", h);
   const auto head_size = [&](DType dtype) {
-    return nz ? 32 / item_bytes(dtype) * random.between(1, 4) : some(8) ? random.between(1, 700) : random.between(1, 40);
+    return nz        ? 32 / item_bytes(dtype) * random.between(1, 4)
+           : some(8) ? random.between(1, 700)
+                     : random.between(1, 40);
   };
   const std::int64_t dk = head_size(type.second);
   made.set("dk", dk);
@@ -354,7 +369,11 @@ Case scatter_random_case(std::uint64_t seed) {
   if (kind == "list" && tokens > 0) {  // repeats, padding and slots out of range
     Shape slots;
     for (std::int64_t i = 0; i < tokens; ++i) {
-      const Shape odd = {-1, -7, nb * bs, nb * bs + 3, wide ? std::int64_t{1} << 40 : std::numeric_limits<std::int32_t>::max(),
+      const Shape odd = {-1,
+                         -7,
+                         nb * bs,
+                         nb * bs + 3,
+                         wide ? std::int64_t{1} << 40 : std::numeric_limits<std::int32_t>::max(),
                          std::numeric_limits<std::int32_t>::min()};
       slots.push_back(some(6) ? random.pick(odd) : random.between(0, nb * bs - 1));
     }
@@ -366,7 +385,8 @@ Case scatter_random_case(std::uint64_t seed) {
   made.set("policy", random.pick(std::vector<std::string>{"default", "report", "reject"}));
   if (mode == "nct") {
     if (some(2)) {
-      made.set("nct_strides", fmt::format("{};{}", random.between(1, 3 * h * dk), random.between(1, 3 * h * dv)));
+      made.set("nct_strides",
+               fmt::format("{};{}", random.between(1, 3 * h * dk), random.between(1, 3 * h * dv)));
       made.set("nct_offsets", fmt::format("{};{}", random.between(0, 50), random.between(0, 50)));
     }
   } else if (some(2)) {

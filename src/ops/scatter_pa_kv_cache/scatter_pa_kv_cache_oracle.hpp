@@ -23,8 +23,8 @@ enum class CacheLayout {
 };
 
 // Element (h, d) of the token at (block, position).
-inline std::byte* cache_element(const Array& cache, CacheLayout layout, std::int64_t head_size, std::int64_t block,
-                                std::int64_t position, std::int64_t h, std::int64_t d) {
+inline std::byte* cache_element(const Array& cache, CacheLayout layout, std::int64_t head_size,
+                                std::int64_t block, std::int64_t position, std::int64_t h, std::int64_t d) {
   switch (layout) {
     case CacheLayout::kNd:
       return cache.at({block, position, h, d});
@@ -71,8 +71,8 @@ struct ScatterOracle {
     const std::int64_t bs = block_size_of(cache, layout);
     for (std::int64_t h = 0; h < rows.dim(1); ++h) {
       for (std::int64_t d = 0; d < rows.dim(2); ++d) {
-        copy_element(cache_element(cache, layout, rows.dim(2), slot / bs, slot % bs, h, d), rows.at({t, h, d}),
-                     cache.item);
+        copy_element(cache_element(cache, layout, rows.dim(2), slot / bs, slot % bs, h, d),
+                     rows.at({t, h, d}), cache.item);
       }
     }
   }
@@ -90,7 +90,8 @@ inline void ScatterOracle::run() {
   if (tokens == 0 || (!has_key && !has_value)) return;
   const std::int64_t bs = block_size_of(key_cache, layout);
   const Int128 key_slots = static_cast<Int128>(key_cache.dim(0)) * bs;
-  const Int128 value_slots = has_value ? static_cast<Int128>(value_cache->dim(0)) * bs : static_cast<Int128>(0);
+  const Int128 value_slots =
+      has_value ? static_cast<Int128>(value_cache->dim(0)) * bs : static_cast<Int128>(0);
 
   std::vector<std::string> out_of_range;
   std::vector<std::string> repeated;

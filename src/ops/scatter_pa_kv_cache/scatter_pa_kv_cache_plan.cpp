@@ -43,8 +43,8 @@ void check_nct(Checker& check, const char* name, TensorView& rows, std::int64_t 
   check.that(offset >= 0, "{}: nct_offset is {}, expected >= 0", name, offset);
   if (!check.ok()) return;
   const Checked row = Checked(rows.dim(1)) * rows.dim(2);
-  const Checked end = Checked(offset) + Checked(std::max<std::int64_t>(tokens - 1, 0)) * stride + row;
-  check.that(!end.overflow && end.value <= rows.storage_elements,
+  const Checked end = Checked(offset) + Checked(tokens - 1) * stride + row;
+  check.that(tokens == 0 || (!end.overflow && end.value <= rows.storage_elements),
              "{}: {} tokens of {} elements at offset {} stride {} end beyond the storage of {} elements",
              name, tokens, row.value, offset, stride, rows.storage_elements);
   rows = nct_rows(rows, stride, offset);
@@ -52,7 +52,7 @@ void check_nct(Checker& check, const char* name, TensorView& rows, std::int64_t 
 }
 
 bool absent(const std::optional<TensorView>& view) {
-  return !view || view->rank == 0 || is_empty(*view);
+  return !view || is_empty(*view);
 }
 
 // One of the pairs (key, key_cache), (value, value_cache).

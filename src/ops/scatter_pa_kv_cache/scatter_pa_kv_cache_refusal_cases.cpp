@@ -25,7 +25,9 @@ int slot_axis(const Args& a) {
   return a.scatter_mode == ScatterMode::kNhsd ? 2 : 1;
 }
 
-DType other_16_bits(DType dtype) { return dtype == DType::kInt16 ? DType::kUInt16 : DType::kInt16; }
+DType other_16_bits(DType dtype) {
+  return dtype == DType::kInt16 ? DType::kUInt16 : DType::kInt16;
+}
 
 constexpr ScatterBreaker kBreakers[] = {
     {"key_null", kAll, kNull, [](Args& a, Words& w) { drop(a.key, "key", w); }},
@@ -45,9 +47,12 @@ constexpr ScatterBreaker kBreakers[] = {
        change_rank(a.key_cache, 1, "key_cache", w);
        w.back() = "4";  // "expected 4 or 5"
      }},
-    {"value_cache_rank", kNorm, kBad, [](Args& a, Words& w) { change_rank(*a.value_cache, -1, "value_cache", w); }},
-    {"slot_mapping_rank_2", kAll, kBad, [](Args& a, Words& w) { change_rank(a.slot_mapping, 1, "slot_mapping", w); }},
-    {"slot_mapping_rank_0", kAll, kBad, [](Args& a, Words& w) { change_rank(a.slot_mapping, -1, "slot_mapping", w); }},
+    {"value_cache_rank", kNorm, kBad,
+     [](Args& a, Words& w) { change_rank(*a.value_cache, -1, "value_cache", w); }},
+    {"slot_mapping_rank_2", kAll, kBad,
+     [](Args& a, Words& w) { change_rank(a.slot_mapping, 1, "slot_mapping", w); }},
+    {"slot_mapping_rank_0", kAll, kBad,
+     [](Args& a, Words& w) { change_rank(a.slot_mapping, -1, "slot_mapping", w); }},
     {"rank_above_8", kAll, kBad,
      [](Args& a, Words& w) {
        a.key_cache.rank = 9;
@@ -79,7 +84,8 @@ constexpr ScatterBreaker kBreakers[] = {
      [](Args& a, Words& w) { change_dtype(a.slot_mapping, DType::kUInt64, "slot_mapping", w); }},
 
     {"key_rows_too_few", kAll, kBad, [](Args& a, Words& w) { shrink_kept_storage(a.key, 0, "key", w); }},
-    {"value_rows_too_few", kAll, kBad, [](Args& a, Words& w) { shrink_kept_storage(*a.value, 0, "value", w); }},
+    {"value_rows_too_few", kAll, kBad,
+     [](Args& a, Words& w) { shrink_kept_storage(*a.value, 0, "value", w); }},
     {"key_heads", kAll, kBad,
      [](Args& a, Words& w) {
        shrink_kept_storage(a.key, 1, "key", w);
@@ -107,7 +113,9 @@ constexpr ScatterBreaker kBreakers[] = {
     {"nz_last_dim", kNz, kBad,
      [](Args& a, Words& w) { shrink_kept_storage(a.key_cache, a.key_cache.rank - 1, "key_cache", w); }},
     {"nz_value_last_dim", kNz, kBad,
-     [](Args& a, Words& w) { shrink_kept_storage(*a.value_cache, a.value_cache->rank - 1, "value_cache", w); }},
+     [](Args& a, Words& w) {
+       shrink_kept_storage(*a.value_cache, a.value_cache->rank - 1, "value_cache", w);
+     }},
     {"nz_units", kNz, kBad,
      [](Args& a, Words& w) {
        --a.key_cache.shape[a.key_cache.rank == 5 ? 2 : 1];
@@ -242,6 +250,8 @@ constexpr ScatterBreaker kBreakers[] = {
 
 }  // namespace
 
-std::span<const ScatterBreaker> scatter_breakers() { return kBreakers; }
+std::span<const ScatterBreaker> scatter_breakers() {
+  return kBreakers;
+}
 
 }  // namespace kvferry::harness

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// run() allocates nothing. A binary of its own, because it replaces operator new.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "example_calls.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;
+
+void* counted(std::size_t bytes, std::size_t align) {
+  ++allocations;
+  void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
+void* operator new[](std::size_t bytes) {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
+void* operator new(std::size_t bytes, std::align_val_t align) {
+  return counted(bytes, static_cast<std::size_t>(align));
+}
+void* operator new[](std::size_t bytes, std::align_val_t align) {
+  return counted(bytes, static_cast<std::size_t>(align));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvferry {
+namespace {
+
+// Runs `args` 20 times after 3 for warming up (threads start at the first large call).
+template <class Args>
+void expect_no_allocation(const Args& args, const char* what) {
+  for (const int threads : {1, 3}) {
+    for (const bool with_stream : {false, true}) {
+      for (const char* implementation : {"generic", ""}) {
+        Stream stream;
+        ContextOptions options;
+        options.threads = threads;
+        options.implementation = implementation;
+        options.stream = with_stream ? &stream : nullptr;
+        const Context context(options);
+        const Plan planned = plan(args, context).value();
+        std::vector<std::byte> memory(static_cast<std::size_t>(planned.workspace_bytes()));
+        auto pointers = buffers(args);
+        pointers.workspace = {memory.data(), planned.workspace_bytes()};
+        const auto run_all = [&](int times) {
+          bool ok = true;
+          for (int i = 0; i < times; ++i) ok = run(planned, pointers, context).ok() && ok;
+          if (with_stream) ok = stream.wait().ok() && ok;
+          return ok;
+        };
+        EXPECT_TRUE(run_all(3));
+        const std::int64_t before = allocations;
+        const bool ok = run_all(20);
+        const std::int64_t after = allocations;
+        EXPECT_TRUE(ok);
+        EXPECT_EQ(after - before, 0) << what << ", threads " << threads << ", stream " << with_stream
+                                     << ", implementation " << planned.implementation();
+      }
+    }
+  }
+}
+
+TEST(Allocation, TheCountWorks) {
+  const std::int64_t before = allocations;
+  // Written so that no compiler removes the pair.
+  std::unique_ptr<int> volatile_owner(new int(3));
+  EXPECT_EQ(*volatile_owner, 3);
+  EXPECT_GT(allocations, before);
+}
+
+TEST(Allocation, NoneInRun) {
+  for (const std::int64_t width : {24, 600, 64 << 10}) {
+    GatherExample gather(width, 16);
+    ScatterExample scatter(width, 60);
+    GroupMemcpyExample copies(width, 40);
+    for (const IndexPolicy policy : {IndexPolicy::kDefault, IndexPolicy::kReport, IndexPolicy::kReject}) {
+      gather.args.index_policy = scatter.args.index_policy = policy;
+      expect_no_allocation(gather.args, "gather_pa_kv_cache");
+      expect_no_allocation(scatter.args, "scatter_pa_kv_cache");
+    }
+    expect_no_allocation(copies.args, "group_memcpy");
+    copies.args.checked = true;
+    expect_no_allocation(copies.args, "group_memcpy checked");
+    std::vector<std::int64_t> sizes(40, width);
+    copies.args.sizes = contiguous(sizes.data(), DType::kInt64, {40});
+    copies.args.copy_bytes = 0;
+    expect_no_allocation(copies.args, "group_memcpy with sizes");
+    EXPECT_TRUE(gather.right());
+    EXPECT_TRUE(scatter.right());
+    EXPECT_TRUE(copies.right());
+  }
+}
+
+TEST(Allocation, NoneInRunOfFractalNzAndStrides) {
+  GatherExample example(96, 16);
+  const std::int64_t blocks = example.args.key_cache.dim(0);
+  example.args.cache_mode = CacheMode::kPaNz;
+  example.args.key_cache = contiguous(example.cache_k.data(), DType::kUInt8, {blocks, 3, 4, 32});
+  example.args.value_cache = contiguous(example.cache_v.data(), DType::kUInt8, {blocks, 3, 4, 32});
+  example.args.key = contiguous(example.key.data(), DType::kUInt8, {example.rows, 96});
+  example.args.value = contiguous(example.value.data(), DType::kUInt8, {example.rows, 96});
+  expect_no_allocation(example.args, "gather_pa_kv_cache of FRACTAL_NZ");
+
+  GatherExample permuted(96, 16);
+  permuted.args.key_cache =
+      strided(permuted.cache_k.data(), DType::kUInt8, {blocks, 4, 12, 8}, {384, 8, 32, 1});
+  permuted.args.key = contiguous(permuted.key.data(), DType::kUInt8, {permuted.rows, 12, 8});
+  expect_no_allocation(permuted.args, "gather_pa_kv_cache of permuted axes");
+}
+
+TEST(Allocation, OneCallFormsAllocateOnlyThePlan) {
+  // The workspace belongs to the context and is kept; planning allocates a fixed number of times.
+  const Context context([] {
+    ContextOptions options;
+    options.threads = 1;
+    return options;
+  }());
+  GatherExample small(24, 2);
+  GatherExample large(24, 200);
+  EXPECT_TRUE(gather_pa_kv_cache(large.args, context).ok());
+  const auto count = [&](const GatherPaKvCacheArgs& args) {
+    const std::int64_t before = allocations;
+    EXPECT_TRUE(gather_pa_kv_cache(args, context).ok());
+    return allocations - before;
+  };
+  EXPECT_EQ(count(small.args), count(large.args));
+}
+
+}  // namespace
+}  // namespace kvferry

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small valid calls of each operator, with memory of their own, for tests of what all operators have in
+// common.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "kvferry/ops/gather_pa_kv_cache.hpp"
+#include "kvferry/ops/group_memcpy.hpp"
+#include "kvferry/ops/scatter_pa_kv_cache.hpp"
+
+namespace kvferry {
+
+// Two sequences of 5 and 3 tokens out of 6 blocks of 4 tokens; a token is `width` bytes of K and of V.
+struct GatherExample {
+  explicit GatherExample(std::int64_t width_ = 48, std::int64_t blocks_per_sequence = 2)
+      : width(width_), columns(blocks_per_sequence), rows(2 * 4 * columns - 4) {
+    const std::int64_t blocks = 2 * columns + 2;
+    cache_k.resize(static_cast<std::size_t>(blocks * 4 * width));
+    cache_v.resize(cache_k.size());
+    for (std::size_t i = 0; i < cache_k.size(); ++i) {
+      cache_k[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+      cache_v[i] = static_cast<std::uint8_t>(i * 11 + i / 241);
+    }
+    table.resize(static_cast<std::size_t>(2 * columns));
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int64_t>(table.size() - i);
+    lens = {4 * columns - 3, 4 * columns - 1};
+    key.assign(static_cast<std::size_t>(rows * width), 77);
+    value = key;
+    args.key_cache = contiguous(cache_k.data(), DType::kUInt8, {blocks, 4, 1, width});
+    args.value_cache = contiguous(cache_v.data(), DType::kUInt8, {blocks, 4, 1, width});
+    args.block_tables = contiguous(table.data(), DType::kInt64, {2, columns});
+    args.seq_lens = contiguous(lens.data(), DType::kInt64, {2});
+    args.key = contiguous(key.data(), DType::kUInt8, {rows, 1, width});
+    args.value = contiguous(value.data(), DType::kUInt8, {rows, 1, width});
+    args.is_seq_lens_cumsum = false;
+  }
+  GatherExample(const GatherExample&) = delete;
+  GatherExample& operator=(const GatherExample&) = delete;
+
+  // Row `row` of the outputs as the operator defines it, for ids that are in range.
+  bool right() const {
+    std::int64_t row = 0;
+    for (std::int64_t batch = 0; batch < 2; ++batch) {
+      for (std::int64_t t = 0; t < lens[static_cast<std::size_t>(batch)]; ++t, ++row) {
+        const std::int64_t token = table[static_cast<std::size_t>(batch * columns + t / 4)] * 4 + t % 4;
+        if (!std::equal(key.begin() + row * width, key.begin() + (row + 1) * width,
+                        cache_k.begin() + token * width) ||
+            !std::equal(value.begin() + row * width, value.begin() + (row + 1) * width,
+                        cache_v.begin() + token * width)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    const auto is_77 = [](std::uint8_t byte) { return byte == 77; };
+    return std::all_of(key.begin(), key.end(), is_77) && std::all_of(value.begin(), value.end(), is_77);
+  }
+  void clear() {
+    std::fill(key.begin(), key.end(), std::uint8_t{77});
+    std::fill(value.begin(), value.end(), std::uint8_t{77});
+  }
+
+  std::int64_t width;
+  std::int64_t columns;
+  std::int64_t rows;
+  std::vector<std::uint8_t> cache_k, cache_v, key, value;
+  std::vector<std::int64_t> table, lens;
+  GatherPaKvCacheArgs args;
+};
+
+// `tokens` tokens of `width` bytes into every second slot.
+struct ScatterExample {
+  explicit ScatterExample(std::int64_t width_ = 48, std::int64_t tokens_ = 6)
+      : width(width_), tokens(tokens_) {
+    const std::int64_t blocks = (2 * tokens + 3) / 4;
+    key.resize(static_cast<std::size_t>(tokens * width));
+    std::iota(key.begin(), key.end(), std::uint8_t{1});
+    cache.assign(static_cast<std::size_t>(blocks * 4 * width), 77);
+    slots.resize(static_cast<std::size_t>(tokens));
+    for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<std::int64_t>(2 * i);
+    args.key = contiguous(key.data(), DType::kUInt8, {tokens, 1, width});
+    args.key_cache = contiguous(cache.data(), DType::kUInt8, {blocks, 4, 1, width});
+    args.slot_mapping = contiguous(slots.data(), DType::kInt64, {tokens});
+  }
+  ScatterExample(const ScatterExample&) = delete;
+  ScatterExample& operator=(const ScatterExample&) = delete;
+
+  bool right() const {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int64_t at = slots[static_cast<std::size_t>(t)] * width;
+      if (!std::equal(key.begin() + t * width, key.begin() + (t + 1) * width, cache.begin() + at))
+        return false;
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(cache.begin(), cache.end(), [](std::uint8_t byte) { return byte == 77; });
+  }
+
+  std::int64_t width;
+  std::int64_t tokens;
+  std::vector<std::uint8_t> key, cache;
+  std::vector<std::int64_t> slots;
+  ScatterPaKvCacheArgs args;
+};
+
+// `pairs` pairs of `bytes` bytes.
+struct GroupMemcpyExample {
+  explicit GroupMemcpyExample(std::int64_t bytes_ = 48, std::int64_t pairs_ = 5)
+      : bytes(bytes_), pairs(pairs_) {
+    src.resize(static_cast<std::size_t>(pairs * bytes));
+    std::iota(src.begin(), src.end(), std::uint8_t{3});
+    dst.assign(src.size(), 77);
+    for (std::int64_t p = 0; p < pairs; ++p) {
+      table.push_back(reinterpret_cast<std::uintptr_t>(src.data() + p * bytes));
+      table.push_back(reinterpret_cast<std::uintptr_t>(dst.data() + (pairs - 1 - p) * bytes));
+    }
+    args.addr_table = contiguous(table.data(), DType::kUInt64, {pairs, 2});
+    args.copy_bytes = bytes;
+  }
+  GroupMemcpyExample(const GroupMemcpyExample&) = delete;
+  GroupMemcpyExample& operator=(const GroupMemcpyExample&) = delete;
+
+  bool right() const {
+    for (std::int64_t p = 0; p < pairs; ++p) {
+      if (!std::equal(src.begin() + p * bytes, src.begin() + (p + 1) * bytes,
+                      dst.begin() + (pairs - 1 - p) * bytes)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(dst.begin(), dst.end(), [](std::uint8_t byte) { return byte == 77; });
+  }
+
+  std::int64_t bytes;
+  std::int64_t pairs;
+  std::vector<std::uint8_t> src, dst;
+  std::vector<std::uint64_t> table;
+  GroupMemcpyArgs args;
+};
+
+}  // namespace kvferry
