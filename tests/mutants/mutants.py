@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant("slot -1 overwrites the last slot", SCATTER, "const std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, begin);\n    if (slot < 0 ||", "std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, begin);\n    if (slot < 0) slot += slots;\n    if (slot < 0 ||", "scatter"),
     Mutant("run of slots by its ends only", SCATTER, "while (tokens < most && plan.slot_mapping.at(buffers.slot_mapping, begin + tokens) == slot + tokens) ++tokens;", "if (plan.slot_mapping.at(buffers.slot_mapping, begin + most - 1) == slot + most - 1) tokens = most;", "scatter"),
     Mutant("32-bit slot offset", SCATTER, "cache + block * side.block_step + position", "cache + static_cast<std::int32_t>(block * side.block_step) + position", "scatter"),
-    Mutant("slots of the key used for the value", SCATTER, "plan.value, plan.value_slots, buffers.value,", "plan.value, plan.key_slots, buffers.value,", "scatter"),
+    Mutant("slots of the key used for the value", SCATTER, "side, key ? plan.key_slots : plan.value_slots,", "side, plan.key_slots,", "scatter"),
     Mutant("first repeat not found", SCATTER, "for (std::size_t i = 1; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "for (std::size_t i = 2; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "scatter"),
     # group_memcpy
     Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),

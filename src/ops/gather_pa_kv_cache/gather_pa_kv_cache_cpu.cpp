@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "backends/cpu/features.hpp"
-#include "backends/cpu/move.hpp"
-#include "backends/cpu/parallel_for.hpp"
 #include "core/checked_math.hpp"
+#include "ops/cpu_implementations.hpp"
 #include "ops/gather_pa_kv_cache/gather_pa_kv_cache_plan.hpp"
+#include "ops/paged_cpu.hpp"
 
 namespace kvferry::internal {
 namespace {
@@ -186,36 +185,20 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
   }
   if (tokens == 0) return {};
 
-  const cpu::Split split =
-      cpu::split(tokens, plan.key.move.token_bytes + plan.value.move.token_bytes, context.threads);
-  const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
-  cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
-    const std::int64_t begin = claim * split.units_per_claim;
-    const std::int64_t end = std::min(begin + split.units_per_claim, tokens);
-    if (plan.key.active) {
-      cpu::Mover mover(plan.key.move, kernels, nontemporal);
-      move_tokens(plan, buffers, sequences, begin, end, plan.key, buffers.key_cache, buffers.key, mover);
-    }
-    if (plan.value.active) {
-      cpu::Mover mover(plan.value.move, kernels, nontemporal);
-      move_tokens(plan, buffers, sequences, begin, end, plan.value, buffers.value_cache, buffers.value,
-                  mover);
-    }
-  });
+  move_paged(context, kernels, plan.key, plan.value, tokens,
+             [&](std::int64_t begin, std::int64_t end, const PagedSide& side, cpu::Mover& mover) {
+               const bool key = &side == &plan.key;
+               move_tokens(plan, buffers, sequences, begin, end, side,
+                           key ? buffers.key_cache : buffers.value_cache, key ? buffers.key : buffers.value,
+                           mover);
+             });
   return {};
 }
-
-constexpr PlanT::ImplType kImplementations[] = {
-    {"avx2", [](const PlanT&) { return cpu::why_no_avx2(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, *cpu::avx2_copy()); }},
-    {"generic", [](const PlanT&) { return std::string(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, cpu::kGenericCopy); }},
-};
 
 }  // namespace
 
 std::span<const GatherPaKvCachePlan::ImplType> gather_pa_kv_cache_cpu() {
-  return kImplementations;
+  return kCpuImplementations<PlanT, Buffers, run>;
 }
 
 }  // namespace kvferry::internal

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "backends/cpu/features.hpp"
 #include "backends/cpu/move.hpp"
 #include "backends/cpu/parallel_for.hpp"
 #include "backends/cpu/small_copy.hpp"
 #include "backends/cpu/tuning.hpp"
 #include "core/checked_math.hpp"
+#include "ops/cpu_implementations.hpp"
 #include "ops/group_memcpy/group_memcpy_plan.hpp"
 
 namespace kvferry::internal {
@@ -182,17 +182,10 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
   return {};
 }
 
-constexpr PlanT::ImplType kImplementations[] = {
-    {"avx2", [](const PlanT&) { return cpu::why_no_avx2(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, *cpu::avx2_copy()); }},
-    {"generic", [](const PlanT&) { return std::string(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, cpu::kGenericCopy); }},
-};
-
 }  // namespace
 
 std::span<const GroupMemcpyPlan::ImplType> group_memcpy_cpu() {
-  return kImplementations;
+  return kCpuImplementations<PlanT, Buffers, run>;
 }
 
 }  // namespace kvferry::internal

@@ -2,10 +2,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "backends/cpu/features.hpp"
-#include "backends/cpu/move.hpp"
-#include "backends/cpu/parallel_for.hpp"
 #include "core/checked_math.hpp"
+#include "ops/cpu_implementations.hpp"
+#include "ops/paged_cpu.hpp"
 #include "ops/scatter_pa_kv_cache/scatter_pa_kv_cache_plan.hpp"
 
 namespace kvferry::internal {
@@ -133,36 +132,20 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
   } else if (plan.policy == IndexPolicy::kReport && buffers.error_record != nullptr) {
     report(plan, buffers);
   }
-  const cpu::Split split =
-      cpu::split(plan.tokens, plan.key.move.token_bytes + plan.value.move.token_bytes, context.threads);
-  const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
-  cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
-    const std::int64_t begin = claim * split.units_per_claim;
-    const std::int64_t end = std::min(begin + split.units_per_claim, plan.tokens);
-    if (plan.key.active) {
-      cpu::Mover mover(plan.key.move, kernels, nontemporal);
-      move_tokens(plan, buffers, begin, end, plan.key, plan.key_slots, buffers.key, buffers.key_cache, mover);
-    }
-    if (plan.value.active) {
-      cpu::Mover mover(plan.value.move, kernels, nontemporal);
-      move_tokens(plan, buffers, begin, end, plan.value, plan.value_slots, buffers.value, buffers.value_cache,
-                  mover);
-    }
-  });
+  move_paged(context, kernels, plan.key, plan.value, plan.tokens,
+             [&](std::int64_t begin, std::int64_t end, const PagedSide& side, cpu::Mover& mover) {
+               const bool key = &side == &plan.key;
+               move_tokens(plan, buffers, begin, end, side, key ? plan.key_slots : plan.value_slots,
+                           key ? buffers.key : buffers.value, key ? buffers.key_cache : buffers.value_cache,
+                           mover);
+             });
   return {};
 }
-
-constexpr PlanT::ImplType kImplementations[] = {
-    {"avx2", [](const PlanT&) { return cpu::why_no_avx2(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, *cpu::avx2_copy()); }},
-    {"generic", [](const PlanT&) { return std::string(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) { return run(p, b, c, cpu::kGenericCopy); }},
-};
 
 }  // namespace
 
 std::span<const ScatterPaKvCachePlan::ImplType> scatter_pa_kv_cache_cpu() {
-  return kImplementations;
+  return kCpuImplementations<PlanT, Buffers, run>;
 }
 
 }  // namespace kvferry::internal
