@@ -170,7 +170,7 @@ std::vector<std::string> expand_braces(std::string_view text) {
   const std::vector<std::string> tails = expand_braces(text.substr(close + 1));
   for (const std::string& middle : middles) {
     for (const std::string& tail : tails) {
-      results.push_back(std::string(text.substr(0, open)) + middle + tail);
+      results.push_back(fmt::format("{}{}{}", text.substr(0, open), middle, tail));
     }
   }
   return results;

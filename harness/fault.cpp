@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/fault.hpp"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <mutex>
 

@@ -103,12 +103,8 @@ std::unique_ptr<Instance> make_fake(const Case& from) {
     body->implementation = forced == "second" && planning != "picks another" ? "second" : "first";
     return Plan(std::move(body));
   };
-  instance->run = [fake](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
-                         const Context& context) {
-    // Index values count when the work runs: with a stream that is later.
-    const Status status = run_fake(*fake, std::string(plan.implementation()), workspace, record);
-    static_cast<void>(context);
-    return status;
+  instance->run = [fake](const Plan& plan, const Workspace& workspace, ErrorRecord* record, const Context&) {
+    return run_fake(*fake, std::string(plan.implementation()), workspace, record);
   };
   instance->call = [fake](ErrorRecord* record, const Context& context) {
     return run_fake(*fake, context.options().implementation, {}, record);

@@ -104,9 +104,9 @@ class Instance {
   TensorPair add_pair(const Case& from, const char* joined_key, bool output, const TensorSpec& a,
                       const TensorSpec* b);
 
-  Array array(std::size_t tensor) const;
-  Array expected_array(std::size_t tensor) const;
-  TensorView view(std::size_t tensor) const;
+  Array array(std::size_t i) const;
+  Array expected_array(std::size_t i) const;
+  TensorView view(std::size_t i) const;
   // A one-dimensional index tensor, or one of two dimensions row by row. Throws CaseError for a value that
   // the dtype cannot hold.
   void store(std::size_t tensor, std::span<const std::int64_t> values);

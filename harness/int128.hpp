@@ -5,6 +5,6 @@
 
 namespace kvferry::harness {
 
-__extension__ typedef __int128 Int128;
+__extension__ using Int128 = __int128;
 
 }  // namespace kvferry::harness

@@ -28,7 +28,7 @@ struct Layout {
 };
 
 // Throws CaseError for words that do not fit the shape.
-Layout make_layout(std::span<const std::int64_t> shape, std::string_view words);
+Layout make_layout(std::span<const std::int64_t> shape, std::string_view text);
 
 // Words without overlap for a tensor of this rank.
 std::string random_layout(Random& random, int rank);

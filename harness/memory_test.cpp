@@ -82,15 +82,16 @@ TEST(Memory, SparseCostsOnlyWhatIsTouched) {
 }
 
 TEST(Memory, FoldedMemoryKnowsUnusedPages) {
-  Memory memory(40 * 4096, Placement::kFolded, 0, 8 * 4096);
+  constexpr std::int64_t kPage = 4096;
+  Memory memory(40 * kPage, Placement::kFolded, 0, 8 * kPage);
   memory.data()[3] = std::byte{9};
-  EXPECT_EQ(memory.data()[8 * 4096 + 3], std::byte{9});
-  EXPECT_EQ(memory.data()[39 * 4096 - 7 * 4096 + 3], std::byte{9});
+  EXPECT_EQ(memory.data()[8 * kPage + 3], std::byte{9});
+  EXPECT_EQ(memory.data()[39 * kPage - 7 * kPage + 3], std::byte{9});
   memory.forget();
   if (!memory.first_unused()) GTEST_SKIP() << "this kernel does not show its page table";
   for (std::int64_t page = 0; page < 40; ++page) {
-    EXPECT_EQ(memory.first_unused(), page * 4096);
-    memory.data()[page * 4096 + 17] = std::byte{1};
+    EXPECT_EQ(memory.first_unused(), page * kPage);
+    memory.data()[page * kPage + 17] = std::byte{1};
   }
   EXPECT_FALSE(memory.first_unused());
   EXPECT_EQ(memory.data()[3], std::byte{9});

@@ -39,7 +39,7 @@ std::int64_t nanoseconds_waited() {
 }
 
 struct Contestant {
-  Contestant(const ContextOptions& options) : context(options) {}
+  explicit Contestant(const ContextOptions& options) : context(options) {}
   Context context;
   Plan plan;
   Memory workspace;

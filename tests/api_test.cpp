@@ -361,6 +361,7 @@ TEST(Context, OneForManyThreads) {
   const Context context = with_threads(3);
   std::atomic<int> wrong = 0;
   std::vector<std::thread> callers;
+  callers.reserve(6);
   for (int caller = 0; caller < 6; ++caller) {
     callers.emplace_back([&context, &wrong, caller] {
       // Large ones compete for the helpers, one-call forms for the workspace.
@@ -386,6 +387,7 @@ TEST(Plan, OneForManyThreads) {
   const Plan planned = plan(model.args, with_threads(1)).value();
   std::atomic<int> wrong = 0;
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&planned, &wrong] {
       const Context context = with_threads(2);
@@ -506,6 +508,7 @@ TEST(Stream, ManyThreadsEnqueueAndWait) {
   Stream stream;
   std::atomic<int> wrong = 0;
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&stream, &wrong] {
       const Context context = with_stream(stream);

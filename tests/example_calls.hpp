@@ -17,8 +17,8 @@ namespace kvferry {
 
 // Two sequences of 5 and 3 tokens out of 6 blocks of 4 tokens; a token is `width` bytes of K and of V.
 struct GatherExample {
-  explicit GatherExample(std::int64_t width_ = 48, std::int64_t blocks_per_sequence = 2)
-      : width(width_), columns(blocks_per_sequence), rows(2 * 4 * columns - 4) {
+  explicit GatherExample(std::int64_t token_bytes = 48, std::int64_t blocks_per_sequence = 2)
+      : width(token_bytes), columns(blocks_per_sequence), rows(8 * columns - 4) {
     const std::int64_t blocks = 2 * columns + 2;
     cache_k.resize(static_cast<std::size_t>(blocks * 4 * width));
     cache_v.resize(cache_k.size());
@@ -77,8 +77,8 @@ struct GatherExample {
 
 // `tokens` tokens of `width` bytes into every second slot.
 struct ScatterExample {
-  explicit ScatterExample(std::int64_t width_ = 48, std::int64_t tokens_ = 6)
-      : width(width_), tokens(tokens_) {
+  explicit ScatterExample(std::int64_t token_bytes = 48, std::int64_t count = 6)
+      : width(token_bytes), tokens(count) {
     const std::int64_t blocks = (2 * tokens + 3) / 4;
     key.resize(static_cast<std::size_t>(tokens * width));
     std::iota(key.begin(), key.end(), std::uint8_t{1});
@@ -113,8 +113,8 @@ struct ScatterExample {
 
 // `pairs` pairs of `bytes` bytes.
 struct GroupMemcpyExample {
-  explicit GroupMemcpyExample(std::int64_t bytes_ = 48, std::int64_t pairs_ = 5)
-      : bytes(bytes_), pairs(pairs_) {
+  explicit GroupMemcpyExample(std::int64_t pair_bytes = 48, std::int64_t count = 5)
+      : bytes(pair_bytes), pairs(count) {
     src.resize(static_cast<std::size_t>(pairs * bytes));
     std::iota(src.begin(), src.end(), std::uint8_t{3});
     dst.assign(src.size(), 77);

@@ -23,8 +23,12 @@ JOBS = str(os.cpu_count() or 1)
 TEST_SECONDS = 600  # a defect that hangs is caught too
 
 
+ENVIRONMENT = {**os.environ, "GTEST_FAIL_FAST": "1"}  # one failure is enough
+
+
 def run(*command, timeout=None):
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
+                          env=ENVIRONMENT)
 
 
 def copy_sources():
@@ -75,7 +79,7 @@ def main():
     print("building without a defect", flush=True)
     if error := build():
         sys.exit(error)
-    if test := failing_test(""):
+    if not wanted and (test := failing_test("")):
         sys.exit(f"without a defect, {test} fails")
 
     caught, problems = 0, []

@@ -6,8 +6,8 @@
 //
 //     seed(identity, position, layer, K|V) ^ table[w]
 //
-// with a 64-bit hash as the seed and a fixed table of random words: one mix a row, then two loads and an XOR
-// a word, which keeps up with memory.
+// with a 64-bit hash as the seed and a fixed table of random words: one mix a row, then two loads and an
+// XOR a word, which keeps up with memory.
 //   another token, layer, K for V     another seed: every word of the row differs
 //   heads, words or offsets swapped   table[w] ^ table[v] is random for every w != v
 //   shifted bytes, stale or zero rows differ with probability 1 - 2^-64 a word
@@ -40,8 +40,8 @@ inline std::uint64_t row_seed(std::uint64_t stream, std::int64_t position) {
   return harness::mix(stream + static_cast<std::uint64_t>(position));
 }
 
-// Writes `rows` rows of `row_bytes` (a multiple of 16, at most kMaxRowBytes) for positions first, first + 1,
-// ...
+// Writes `rows` rows of `row_bytes` (a multiple of 16, at most kMaxRowBytes) for
+// positions first, first + 1, ...
 void fill_rows(std::byte* rows_at, std::int64_t row_bytes, std::uint64_t stream, std::int64_t first,
                std::int64_t rows);
 

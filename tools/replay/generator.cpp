@@ -65,8 +65,8 @@ Trace generate_trace(std::uint64_t seed, std::int64_t requests) {
     if (i > 5 && random.between(1, 1000) <= kContinuesPerMille) {
       std::int64_t age = sample(kAge, random);
       if (age > i) age = random.between(1, i);
-      // Only a prompt of two full blocks shares more than the system prompt: the nearest one from there on
-      // back.
+      // Only a prompt of two full blocks shares more than the system prompt: the
+      // nearest one from there on back.
       std::int64_t earlier = i - age;
       while (earlier > 0 && trace.requests[usize(earlier)].full_blocks() < 2) --earlier;
       const Request& e = trace.requests[usize(earlier)];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of the replay: large buffers in huge pages, what the process and the machine have, and how fast the
-// machine copies.
+// Memory of the replay: large buffers in huge pages, what the process and the machine have,
+// and how fast the machine copies.
 #pragma once
 
 #include <cstddef>

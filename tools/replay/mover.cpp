@@ -146,7 +146,6 @@ Result<Plan> Mover::planned(Call call, std::map<PlanKey, Plan>& plans, PlanKey k
   s.plan_ns += now_ns() - start;
   if (!made.ok()) return made;
   ++s.plans;
-  s.implementation = made->implementation();
   if (std::cmp_greater(made->workspace_bytes(), workspace_.size()))
     workspace_.resize(usize(made->workspace_bytes()));
   plans.emplace(key, made.value());
@@ -166,6 +165,7 @@ Status Mover::timed_run(Call call, const Plan& plan, Buffers buffers, std::int64
   s.bytes += bytes;
   s.ns += ns;
   s.latency.add(ns);
+  if (s.implementation.empty()) s.implementation = plan.implementation();
   return status;
 }
 

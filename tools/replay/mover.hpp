@@ -2,13 +2,11 @@
 //
 // Mover: carries out the traffic with the operators, on real memory, and checks what they wrote.
 //
-//   prefill chunk, each layer   gather_pa_kv_cache of [0, begin) into contiguous buffers, scatter_pa_kv_cache
-//   of
-//                               [begin, end) out of contiguous buffers
+//   prefill chunk, each layer   gather_pa_kv_cache of [0, begin) into contiguous buffers,
+//                               scatter_pa_kv_cache of [begin, end) out of contiguous buffers
 //   decode, each layer          one scatter_pa_kv_cache with a token of every decoding request
-//   eviction, fetch             one group_memcpy for all layers, K and V: a pair of addresses for each run of
-//   pages
-//                               that follow one another on both sides
+//   eviction, fetch             one group_memcpy for all layers, K and V: a pair of addresses for
+//                               each run of pages that follow one another on both sides
 //
 // Plans are made once for each size of problem and kept; the clock runs around run() only.
 #pragma once

@@ -19,8 +19,8 @@ struct OptionTexts {
   std::string verify, threads, json, impl, link_gbps;
 };
 
-// The defaults are the demo: on two cores under a minute, with pools so small that evictions, fetches and
-// drops happen.
+// The defaults are the demo: on two cores under a minute, with pools so small that
+// evictions, fetches and drops happen.
 struct Options {
   std::string model = "llama-3.1-8b";
   int tp = 8;
@@ -47,8 +47,8 @@ struct Options {
 };
 
 inline constexpr std::int64_t kGeneratedRequests = 300;
-// Tokens of a pool: keeps slots and addresses far inside int64 and pages inside int32.
-inline constexpr std::int64_t kMaxPoolTokens = std::int64_t{1} << 31;
+// Tokens of a pool: keeps addresses far inside int64 and, whatever the page size, page numbers inside int32.
+inline constexpr std::int64_t kMaxPoolTokens = INT32_MAX;
 
 // Every error names the option, what was typed and what is allowed.
 Result<Options> parse_options(const OptionTexts& texts);

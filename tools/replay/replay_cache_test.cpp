@@ -118,8 +118,8 @@ TEST(ReplayTieredCache, HostTierTooSmallForAnEvictionDropsTheOldest) {
     const Admission a = run_prompt(cache, prompts, 1);
     ASSERT_EQ(a.evicted.blocks.size(), usize(host));
     EXPECT_EQ(a.dropped_blocks, 3 - host);
-    // The front of the prefix is worth most: the blocks leave from the end, and the last to leave stay on the
-    // host.
+    // The front of the prefix is worth most: the blocks leave from the end, and the
+    // last to leave stay on the host.
     for (std::int64_t j = 0; j < host; ++j) {
       EXPECT_EQ(a.evicted.blocks[usize(j)].block, prompts.tree->chain(0)[usize(host - 1 - j)]);
     }

@@ -89,6 +89,7 @@ TEST_F(ReplayRun, EveryByteOfEveryModelIsRight) {
       EXPECT_EQ(s.verified_calls, s.calls) << shape.model << " " << purpose_of(call);
       EXPECT_EQ(s.verified_bytes, s.bytes) << shape.model << " " << purpose_of(call);
       EXPECT_EQ(s.latency.count(), s.calls);
+      EXPECT_NE(s.implementation, "") << purpose_of(call);
     }
     EXPECT_EQ(r.calls[Call::kGather].tokens, r.counts.gathered_tokens);
     EXPECT_EQ(r.calls[Call::kScatterPrefill].tokens, r.counts.computed_tokens);
@@ -178,8 +179,8 @@ TEST_F(ReplayRun, FindsAFlippedBitWhenTheBlockMoves) {
   Outcome outcome = replay(o, nullptr);
   ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.error;
   EXPECT_GT(outcome.report.calls[Call::kFetch].calls, 0);
-  // The last block of the first prompt is gathered by the second request; its fourth block by nobody before
-  // it moves.
+  // The last block of the first prompt is gathered by the second request; its fourth
+  // block by nobody before it moves.
   o.fault = Fault{1, 3 * 512 + 511, 0, Part::kValue, 255, 0x01};
   outcome = replay(o, nullptr);
   ASSERT_TRUE(outcome.report.mismatch.has_value());
@@ -370,11 +371,11 @@ TEST(ReplayCli, BadValuesNameOptionValueAndRange) {
 
 TEST(ReplayCli, Runs) {
   const TempFile file("cli.json");
-  const Cli cli("--requests 20 --device-bytes 64MiB --host-bytes 96M --verify 50% --threads 2 --json " +
+  const Cli cli("--requests 10 --device-bytes 64MiB --host-bytes 96M --verify 50% --threads 2 --json " +
                 file.path());
   EXPECT_EQ(cli.exit_code, 0) << cli.err;
   EXPECT_NE(
-      cli.out.find("model llama-3.1-8b tp 8, 2 of 32 layers, block 16   trace built-in seed 1: 20 requests"),
+      cli.out.find("model llama-3.1-8b tp 8, 2 of 32 layers, block 16   trace built-in seed 1: 10 requests"),
       std::string::npos)
       << cli.out;
   std::ifstream in(file.path());

@@ -44,8 +44,8 @@ std::string print_decode(std::int32_t request, std::int64_t position) {
   return fmt::format("decode {}: {}", request, position);
 }
 
-// Writes down what the scheduler does, moves a hash for every token, checks every token that is gathered, and
-// audits the cache after every step.
+// Writes down what the scheduler does, moves a hash for every token, checks every token that is gathered,
+// and audits the cache after every step.
 class Recorder final : public Sink {
  public:
   Recorder(const Trace& trace, const PrefixTree& tree, const SchedulerOptions& options)
@@ -394,8 +394,7 @@ TEST_F(ReplayRealTrace, HitRatesOfAPlainLru) {
   EXPECT_EQ(trace_.requests.size(), 12031U);
   SchedulerOptions o;
   o.max_running = 1;
-  for (const auto& [tokens, percent] :
-       {std::pair{1 << 20, 5.7}, {1 << 21, 9.3}, {1 << 22, 19.1}, {1 << 23, 27.6}, {160 << 20, 37.3}}) {
+  for (const auto& [tokens, percent] : {std::pair{1 << 20, 5.7}, {1 << 22, 19.1}, {160 << 20, 37.3}}) {
     o.device_pages = tokens / o.page_tokens;
     EXPECT_NEAR(hit_percent(o), percent, 0.15) << tokens << " tokens";
     EXPECT_EQ(counts_.finished, 12031);

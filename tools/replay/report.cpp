@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <set>
 
 #include "tools/replay/print.hpp"
 
@@ -24,6 +24,15 @@ double seconds(std::int64_t ns) {
 
 double link_seconds(const CallStats& s, const Report& r) {
   return static_cast<double>(s.bytes) / (r.options.link_gbps * 1e9);
+}
+
+// "avx2"; more than one where the operators differ.
+std::string implementations(const Report& r) {
+  std::set<std::string> names;
+  for (const Call call : kCalls) {
+    if (r.calls[call].calls > 0) names.insert(r.calls[call].implementation);
+  }
+  return names.empty() ? "not called" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 json call_json(Call call, const Report& r) {
@@ -173,10 +182,10 @@ std::string to_table(const Report& r) {
       model.name, r.shard.tp, o.layers, model.layers, o.block, r.trace_name,
       print_thousands(r.trace_requests), print_metric(r.trace_prompt_tokens), r.threads,
       r.copy_limit() > 0 ? fmt::format("{:.1f} GB/s", r.copy_limit()) : "not measured");
-  t += fmt::format("device {} tokens, {}   host {} tokens, {}   {} bytes a token here{}\n",
+  t += fmt::format("device {} tokens, {}   host {} tokens, {}   {} bytes a token here   operators {}{}\n",
                    print_metric(r.device_tokens()), print_gibibytes(r.device_tokens() * r.token_bytes()),
                    print_metric(r.host_tokens()), print_gibibytes(r.host_tokens() * r.token_bytes()),
-                   r.token_bytes(),
+                   r.token_bytes(), implementations(r),
                    model.mla ? "   MLA: tp does not divide the latent row, every rank holds all of it" : "");
 
   const bool link = o.link_gbps > 0;

@@ -21,8 +21,8 @@ struct Outcome {
   Report report;      // as far as the run came; complete with exit code 0
 };
 
-// Progress goes to `progress` (null: nowhere). Writes nothing else: the caller prints the table and saves the
-// JSON.
+// Progress goes to `progress` (null: nowhere). Writes nothing else: the caller
+// prints the table and saves the JSON.
 Outcome replay(const Options& options, std::FILE* progress);
 
 // replay(), the table to stdout, the JSON to its file, errors to stderr; returns the exit code.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scheduler: continuous batching over a trace, deterministic and without a clock, and the traffic that it
-// causes.
+// Scheduler: continuous batching over a trace, deterministic and without a clock,
+// and the traffic that it causes.
 //
 // A step:
 //   1. admit requests in trace order while fewer than max_running run and the pages for prompt and output fit

@@ -13,8 +13,8 @@
 
 namespace kvferry::replay {
 
-// Latencies in nanoseconds. Buckets are exact below 256 ns and 1/128 of a power of two wide above, so a
-// quantile is right to 0.4 %.
+// Latencies in nanoseconds. Buckets are exact below 256 ns and 1/128 of a power of two wide above,
+// so a quantile is right to 0.4 %.
 class LatencyHistogram {
  public:
   void add(std::int64_t ns);
@@ -55,7 +55,7 @@ struct CallStats {
   std::int64_t mismatched_rows = 0;
   std::int64_t plans = 0;
   std::int64_t plan_ns = 0;
-  std::string implementation;  // of the last plan
+  std::string implementation;  // of the first call
 
   double gigabytes_per_second() const {
     return ns > 0 ? static_cast<double>(bytes) / static_cast<double>(ns) : 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TieredCache: where every page of the device pool and of the host pool is, and which prefix blocks can be
-// reused.
+// TieredCache: where every page of the device pool and of the host pool is, and
+// which prefix blocks can be reused.
 //
-// A prefix block (512 tokens, full) owns the pages that end inside it, so the first k blocks of a prompt own
-// the pages that lie wholly inside its first 512 k tokens, also when the page size does not divide 512. It is
-// in one place at a time:
+// A prefix block (512 tokens, full) owns the pages that end inside it, so the first k blocks of a prompt
+// own the pages that lie wholly inside its first 512 k tokens, also when the page size does not divide
+// 512. It is in one place at a time:
 //   device, referenced    by the running requests whose table names its pages
 //   device, unreferenced  in the device's LRU list: evicted when a request needs its pages
 //   host                  in the host's LRU list: dropped when an evicted block needs its pages
@@ -13,11 +13,11 @@
 // A hit on the host tier moves the block back to the device; its host pages are free afterwards. All other
 // pages of a running request (partial last block, generated tokens) are private and free when it ends.
 //
-// A request holds a reference on every full block of its prompt that is computed, so a block is never younger
-// in an LRU list than a block in front of it: what is evicted or dropped is always the end of a prefix.
+// A request holds a reference on every full block of its prompt that is computed, so no block in an LRU list
+// was used later than the one before it in the prompt: what is evicted or dropped is the end of a prefix.
 //
-// No bytes move here: the caller carries out what the admission lists, evictions first. Every operation costs
-// O(1) a page or block that it changes.
+// No bytes move here: the caller carries out what the admission lists, evictions first. Every operation
+// costs O(1) a page or block that it changes.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct PagePair {
   std::int32_t dst;
 };
 
-// Blocks that go from one tier to the other. The pages of a block follow one another, in the order of its
-// tokens.
+// Blocks that go from one tier to the other. The pages of a block follow one
+// another, in the order of its tokens.
 struct Moves {
   struct Block {
     std::int32_t block;

@@ -4,8 +4,8 @@
 //
 // A trace file has one JSON object a line (the format of Mooncake's published traces):
 //   {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ...]}
-// timestamp in milliseconds from the start; ceil(input_length / 512) ids; equal ids mean the same block after
-// the same prefix. Other members are ignored.
+// timestamp in milliseconds from the start; ceil(input_length / 512) ids; equal ids mean the same block
+// after the same prefix. Other members are ignored.
 #pragma once
 
 #include <cstddef>

@@ -44,9 +44,8 @@
 // Bad entries. A table entry is visited if the loop reaches it. It is bad for K (V) if its column is outside
 // [0, W) or its id outside [0, NBk) ([0, NBv)).
 //   kDefault  zero bytes, as above.
-//   kReport   the same bytes; the record counts (entry, K | V) pairs; batch, column (clamped to +-2^62), id
-//   are
-//             those of the loop. An empty pair is not counted.
+//   kReport   the same bytes; the record counts (entry, K | V) pairs, none of an empty pair; batch, column
+//             (clamped to +-2^62) and id are those of the loop.
 //   kReject   refuses, in this order: a negative length or first sum, decreasing sums, any bad visited entry.
 //
 // Empty operands. A pair is empty if its output has no elements: it is skipped (its ranks, dtypes, bs and N

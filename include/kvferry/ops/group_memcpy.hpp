@@ -3,9 +3,8 @@
 // group_memcpy: many copies from a table of addresses in one call.
 //
 // Inputs.
-//   addr_table   [2H] or [H, 2], int64 or uint64: source 0, destination 0, source 1, destination 1, ... as
-//   64-bit
-//                addresses of the executing device
+//   addr_table   [2H] or [H, 2], int64 or uint64: source 0, destination 0, source 1, destination 1, ...:
+//                64-bit addresses of the executing device
 //   copy_bytes   W, bytes of every pair (equal form), or
 //   sizes        [H] int64, bytes of each pair; copy_bytes must then be 0
 //   count        optional, [] or [1], int32 or int64: the first C = clamp(count, 0, H) pairs run

@@ -195,7 +195,7 @@ void fill_named_blocks(Instance& instance, std::size_t tensor, const Shape& tabl
 }
 
 // Args must outlive the calls that the instance makes with them.
-void connect(Instance& instance, std::shared_ptr<const GatherPaKvCacheArgs> args) {
+void connect(Instance& instance, const std::shared_ptr<const GatherPaKvCacheArgs>& args) {
   instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
   instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
                         const Context& context) {
@@ -306,7 +306,7 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
     if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
     instance.expect.code = rule->code;
     rule->apply(*args, instance.expect.words);
-    connect(instance, std::move(args));
+    connect(instance, args);
     return made;
   }
 
@@ -342,7 +342,7 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
     open(outputs.first);
     open(outputs.second);
   }
-  connect(instance, std::move(args));
+  connect(instance, args);
   return made;
 }
 

@@ -63,12 +63,12 @@ TEST(GatherPaKvCacheOracle, Example) {
 
 TEST(GatherPaKvCacheOracle, FractalNzExample) {
   // e = 16 two-byte elements: element j of slot s is unit j / 16, row s.
-  std::vector<std::uint16_t> cache(2 * 2 * 2 * 16);
+  std::vector<std::uint16_t> cache(128);
   for (std::size_t i = 0; i < cache.size(); ++i) cache[i] = static_cast<std::uint16_t>(i);
   std::vector<std::int32_t> table = {1};
   std::vector<std::int32_t> lens = {2};
-  std::vector<std::uint16_t> key(2 * 32);
-  std::vector<std::uint16_t> value(2 * 32);
+  std::vector<std::uint16_t> key(64);
+  std::vector<std::uint16_t> value(64);
   const auto bytes = [](auto& vector) { return reinterpret_cast<std::byte*>(vector.data()); };
   GatherOracle oracle;
   oracle.nz = true;

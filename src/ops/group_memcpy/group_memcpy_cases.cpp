@@ -88,7 +88,7 @@ std::size_t side_of(const Case& from, const char* key, const std::string& text) 
   return text == "src" ? 0 : 1;
 }
 
-void connect(Instance& instance, std::shared_ptr<const GroupMemcpyArgs> args) {
+void connect(Instance& instance, const std::shared_ptr<const GroupMemcpyArgs>& args) {
   instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
   instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord*, const Context& context) {
     GroupMemcpyBuffers pointers = buffers(*args);
@@ -231,7 +231,7 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
     if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
     instance.expect.code = rule->code;
     rule->apply(*args, instance.expect.words);
-    connect(instance, std::move(args));
+    connect(instance, args);
     return made;
   }
 
@@ -249,7 +249,7 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   if (instance.poison_touched()) oracle.run();
   if (!oracle.refusal.empty()) instance.expect = {StatusCode::kIndex, Expectation::At::kRun, oracle.refusal};
   instance.bytes_moved = oracle.bytes_moved;
-  connect(instance, std::move(args));
+  connect(instance, args);
   return made;
 }
 

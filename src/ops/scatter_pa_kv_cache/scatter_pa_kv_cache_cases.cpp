@@ -144,7 +144,7 @@ Shape make_slots(const Case& from, std::int64_t tokens, std::int64_t room, Rando
   return slots;
 }
 
-void connect(Instance& instance, std::shared_ptr<const ScatterPaKvCacheArgs> args) {
+void connect(Instance& instance, const std::shared_ptr<const ScatterPaKvCacheArgs>& args) {
   instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
   instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
                         const Context& context) {
@@ -260,7 +260,7 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
     if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
     instance.expect.code = rule->code;
     rule->apply(*args, instance.expect.words);
-    connect(instance, std::move(args));
+    connect(instance, args);
     return made;
   }
 
@@ -295,7 +295,7 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   };
   open(caches.first, oracle.key_open, dk);
   if (has_value) open(caches.second, oracle.value_open, dv);
-  connect(instance, std::move(args));
+  connect(instance, args);
   return made;
 }
 
