@@ -12,9 +12,9 @@ namespace {
 
 __extension__ using Int128 = __int128;
 
-// Looks for two indices with one address: steps d, not all 0, with |d[i]| < count[i] and sum of d[i] * stride[i] = 0.
-// From the largest stride down, only few d can still be made up for by the strides below, one for any layout without
-// overlap; the budget is for what nobody writes.
+// Looks for two indices with one address: steps d, not all 0, with |d[i]| < count[i] and sum of d[i] *
+// stride[i] = 0. From the largest stride down, only few d can still be made up for by the strides below, one
+// for any layout without overlap; the budget is for what nobody writes.
 class OverlapSearch {
  public:
   void add(std::int64_t stride, std::int64_t count) {
@@ -23,8 +23,10 @@ class OverlapSearch {
   }
 
   bool found() {
-    std::sort(axes_.begin(), axes_.begin() + n_, [](const Step& a, const Step& b) { return a.stride > b.stride; });
-    for (int i = n_ - 1; i >= 0; --i) reach_[at(i)] = reach_[at(i + 1)] + axes_[at(i)].stride * axes_[at(i)].most;
+    std::sort(axes_.begin(), axes_.begin() + n_,
+              [](const Step& a, const Step& b) { return a.stride > b.stride; });
+    for (int i = n_ - 1; i >= 0; --i)
+      reach_[at(i)] = reach_[at(i + 1)] + axes_[at(i)].stride * axes_[at(i)].most;
     return descend(0, 0, false);
   }
 

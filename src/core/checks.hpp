@@ -56,8 +56,8 @@ inline bool is_empty(const TensorView& view) noexcept {
   return element_count(view) == 0;
 }
 
-// True if two elements share an address: stride 0, a pitch that is too small, axes that meet. Exact for layouts that
-// anybody writes; gives up (false) on strides chosen to make the search long.
+// True if two elements share an address: stride 0, a pitch that is too small, axes that meet. Exact for
+// layouts that anybody writes; gives up (false) on strides chosen to make the search long.
 bool overlaps_itself(const TensorView& view) noexcept;
 
 }  // namespace kvferry::internal

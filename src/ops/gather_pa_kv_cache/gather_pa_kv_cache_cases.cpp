@@ -27,8 +27,8 @@ constexpr std::array kKeys = {
     KeyHelp{"dtype", "of key: f16 bf16 f32 i8 u8 i16 u16 i32 u32 hif8 e5m2 e4m3 (default f16)"},
     KeyHelp{"vdtype", "of value (default: dtype)"},
     KeyHelp{"idx", "dtype of the index tensors: i32, i64 (default i32)"},
-    KeyHelp{"b", "batches, where neither lens nor sums are given (default 3)"},
-    KeyHelp{"lens", "tokens of each batch, a list (default: random, up to 3 blocks)"},
+    KeyHelp{"b", "batches (default: as many as lens or sums list, else 3)"},
+    KeyHelp{"lens", "tokens of each batch, a list dealt out in turn (default: random, up to 3 blocks)"},
     KeyHelp{"cumsum", "seq_lens holds cumulative sums, a flag (default 0; 1 with sums)"},
     KeyHelp{"base", "first cumulative sum (default 0)"},
     KeyHelp{"sums", "the cumulative sums themselves, a list of b+1, instead of lens"},
@@ -96,12 +96,11 @@ Lengths read_lengths(const Case& from, std::int64_t block_size, Random& random) 
     return lengths;
   }
   Shape lens;
-  if (from.has("lens")) {
-    lens = from.integers("lens", {});
-  } else {
-    for (std::int64_t i = from.integer("b", 3, 0, 1 << 20); i > 0; --i) {
-      lens.push_back(random.between(0, 3 * std::max<std::int64_t>(block_size, 1)));
-    }
+  const Shape listed = from.integers("lens", {});
+  const std::int64_t batches =
+      from.integer("b", from.has("lens") ? static_cast<std::int64_t>(listed.size()) : 3, 0, 1 << 20);
+  for (std::int64_t i = 0; i < batches; ++i) {
+    lens.push_back(listed.empty() ? random.between(0, 3 * block_size) : listed[to_size(i) % listed.size()]);
   }
   Int128 sum = lengths.cumsum ? from.integer("base", 0) : 0;
   if (lengths.cumsum) lengths.stored.push_back(static_cast<std::int64_t>(sum));

@@ -33,8 +33,8 @@ constexpr RegisteredCase kCases[] = {
      "policy={default|report}"},
     {"gather/int32_lengths_over_2_31", "gather_pa_kv_cache:idx=i32,lens=2^31-1;2^31-1;2^31-1,n=9,w=4,nb=8"},
     {"gather/one_batch_64k_tokens", G "lens=64k,bs=128,h=1,dk=8,cumsum={0|1}"},
-    {"gather/1024_batches", G "lens=0*1;1;2;3;0..3;3;3;0*1000;2*17,h=1,dk=8,cumsum={0|1}"},
-    {"gather/batches_of_0_to_3", G "lens={0..3;3;1;0*3;2*500;3*400;0;1*112},bs=2,h=1,dk=8"},
+    {"gather/1024_batches_of_0_to_3", G "b=1024,lens=0..3,bs={1|2|4},h=1,dk=8,cumsum={0|1}"},
+    {"gather/1024_batches_mostly_empty", G "b=1024,lens=0*100;7;0*23;1,h=1,dk=8,cumsum={0|1}"},
     {"gather/block_sizes", G "lens=40;1;17,bs={1|7|16|128|129}"},
     {"gather/lens_4993_and_ones", G "lens=4993;1*7,bs=16,h=1,dk=64"},
 

@@ -195,7 +195,7 @@ TEST(GatherPaKvCache, FractalNzIsNormAfterConversion) {
   }
 }
 
-TEST(GatherPaKvCache, ZEveryImplementationRan) {
+TEST(GatherPaKvCache, EveryImplementationRuns) {
   check_that_all_ran(gather_pa_kv_cache_info());
 }
 

@@ -77,7 +77,7 @@ TEST(GroupMemcpyLong, Random) {
   check_random_cases(group_memcpy_info(), 1'000'000, random_cases(200'000));
 }
 
-TEST(GroupMemcpy, ZEveryImplementationRan) {
+TEST(GroupMemcpy, EveryImplementationRuns) {
   check_that_all_ran(group_memcpy_info());
 }
 

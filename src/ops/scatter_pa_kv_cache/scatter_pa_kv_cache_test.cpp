@@ -230,7 +230,7 @@ TEST(ScatterPaKvCacheLong, GatherReadsWhatItWrote) {
   }
 }
 
-TEST(ScatterPaKvCache, ZEveryImplementationRan) {
+TEST(ScatterPaKvCache, EveryImplementationRuns) {
   check_that_all_ran(scatter_pa_kv_cache_info());
 }
 
