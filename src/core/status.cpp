@@ -34,13 +34,12 @@ int aclnn_code(StatusCode code) noexcept {
     case StatusCode::kIndex:
       return 361001;  // ACLNN_ERR_RUNTIME_ERROR
     case StatusCode::kUnimplemented:
-      return 561003;  // ACLNN_ERR_INNER_FIND_KERNEL_ERROR
     case StatusCode::kUnavailable:
-      return 561003;
+      return 561003;  // ACLNN_ERR_INNER_FIND_KERNEL_ERROR
     case StatusCode::kOutOfMemory:
-      return 561000;  // ACLNN_ERR_INNER
+      break;
   }
-  return 561000;
+  return 561000;  // ACLNN_ERR_INNER
 }
 
 }  // namespace kvferry
