@@ -279,8 +279,7 @@ TEST(FaultReport, NamesTheCaseAndTheBuffer) {
     const FaultReport report(instance, repeat);
     static_cast<volatile std::byte*>(instance.storages[0].live.data())[100] = std::byte{};
   };
-  EXPECT_EXIT(touch(), testing::KilledBySignal(SIGSEGV),
-              "fault in the guard page behind pages\n  repeat: kvferry run 'x:guard=before'");
+  EXPECT_DEATH(touch(), "fault in the guard page behind pages\n  repeat: kvferry run 'x:guard=before'");
 }
 
 TEST(Timing, MeasuresWhatItVerified) {

@@ -42,13 +42,11 @@ TEST(Memory, HolesFaultAndTheOtherSideIsWatched) {
     EXPECT_EQ(address(before.data() + bytes) % 4096, 0U);
     EXPECT_TRUE(before.hole_contains(before.data() + bytes));
     EXPECT_FALSE(before.hole_contains(before.data() + bytes - 1));
-    EXPECT_EXIT(static_cast<volatile std::byte*>(before.data())[bytes] = std::byte{},
-                testing::KilledBySignal(SIGSEGV), "");
+    EXPECT_DEATH(static_cast<volatile std::byte*>(before.data())[bytes] = std::byte{}, "");
     Memory after(bytes, Placement::kAfterHole);
     EXPECT_EQ(address(after.data()) % 4096, 0U);
     EXPECT_TRUE(after.hole_contains(after.data() - 1));
-    EXPECT_EXIT(static_cast<volatile std::byte*>(after.data())[-1] = std::byte{},
-                testing::KilledBySignal(SIGSEGV), "");
+    EXPECT_DEATH(static_cast<volatile std::byte*>(after.data())[-1] = std::byte{}, "");
     if (bytes % 4096 == 0) continue;
     before.data()[-1] ^= std::byte{1};
     EXPECT_EQ(before.damage().value().offset, -1);
