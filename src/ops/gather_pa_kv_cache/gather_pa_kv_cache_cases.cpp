@@ -449,9 +449,14 @@ Case gather_random_case(std::uint64_t seed) {
     made.set("table", ids);
   }
   made.set("policy", random.pick(std::vector<std::string>{"default", "report", "reject"}));
+  const bool same_shapes = item_bytes(value_type.second) == item_bytes(type.second) && hv == h && dv == dk;
   if (some(2)) {
     for (const char* tensor : {"kc", "vc"}) made.set(tensor, random_layout(random, 4));
     for (const char* tensor : {"k", "v"}) made.set(tensor, random_layout(random, nz ? 2 : 3));
+  } else if (same_shapes && some(2)) {  // K and V in one allocation
+    if (!made.has("nbv")) made.set("cat_cache", random.between(0, 3));
+    if (made.has("cat_cache") && some(2)) made.set("kc", random_layout(random, 4));
+    if (some(2)) made.set("cat_out", random.between(0, nz ? 1 : 2));
   }
   if (some(3)) {
     made.set("bt", random_layout(random, 2));

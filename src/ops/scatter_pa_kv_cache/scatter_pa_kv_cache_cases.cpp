@@ -393,10 +393,15 @@ Case scatter_random_case(std::uint64_t seed) {
     made.set("k", random_layout(random, 3));
     if (has_value) made.set("v", random_layout(random, 3));
   }
+  const int rank = mode == "nz5" ? 5 : 4;
   if (some(2)) {
-    const int rank = mode == "nz5" ? 5 : 4;
     made.set("kc", random_layout(random, rank));
     if (has_value) made.set("vc", random_layout(random, rank));
+  } else if (has_value && item_bytes(value_type.second) == item_bytes(type.second) && dv == dk && some(2)) {
+    // K and V in one allocation.
+    if (!made.has("nbv")) made.set("cat_cache", random.between(0, rank - 1));
+    const bool rows_differ = made.has("tk") || made.has("tv") || made.has("k");
+    if (mode != "nct" && !rows_differ) made.set("cat_rows", random.between(0, 2));
   }
   if (some(3)) made.set("sm", random_layout(random, 1));
   made.set("guard", random.pick(std::vector<std::string>{"canary", "canary", "before", "after"}));
