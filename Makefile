@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 
 build = cmake --preset $(1) --log-level=WARNING && cmake --build --preset $(1) -j $(JOBS)
 
-.PHONY: help setup build demo test test-long fmt lint
+.PHONY: help setup build demo bench test test-long fmt lint
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -33,3 +33,7 @@ lint: setup ## formatting and clang-tidy
 	@tools/setup.sh lint
 	@cmake --preset dev --log-level=WARNING
 	@tools/lint.sh check
+
+bench: setup ## time the operators at model shapes, each implementation in turn
+	@$(call build,release) --target kvferry_cli
+	build/release/kvferry bench "gather_pa_kv_cache:lens=4096*4,bs=16,h=8,dk=128,impl=avx2;generic" "scatter_pa_kv_cache:t=8192,bs=16,h=8,dk=128,impl=avx2;generic" "group_memcpy:h=4096,w=1152,impl=avx2;generic"

@@ -565,6 +565,21 @@ TEST(ErrorRecord, AccumulatesOverCalls) {
   EXPECT_TRUE(scatter_pa_kv_cache(scatter.args, context, nullptr).ok());
 }
 
+TEST(ErrorRecord, TieOverCallsKeepsTheFirstEntry) {
+  const Context context = with_threads(1);
+  ErrorRecord record;
+  ScatterExample scatter;
+  scatter.args.index_policy = IndexPolicy::kReport;
+  scatter.slots[3] = 1 << 20;
+  EXPECT_TRUE(scatter_pa_kv_cache(scatter.args, context, &record).ok());
+  scatter.slots[3] = 0;  // the same token, bad for another reason
+  EXPECT_TRUE(scatter_pa_kv_cache(scatter.args, context, &record).ok());
+  EXPECT_EQ(record.bad, 2U);
+  EXPECT_EQ(record.batch, 3);
+  EXPECT_EQ(record.id, 1 << 20);
+  EXPECT_EQ(record.which, kBadKey);  // not mixed with the other entry's
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)  // they abort instead of throwing bad_alloc
 TEST(OutOfMemory, IsAStatus) {
