@@ -4,6 +4,8 @@
 // name.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,7 +20,7 @@ inline void grow(TensorView& view, int axis, std::int64_t n, const char* name,
   const std::int64_t old = view.dim(axis);
   view.shape[static_cast<std::size_t>(axis)] = old + n;
   view.storage_elements = -1;
-  words = {name, "dimension " + std::to_string(axis), std::to_string(old + n), std::to_string(old)};
+  words = {name, fmt::format("dimension {}", axis), std::to_string(old + n), std::to_string(old)};
 }
 
 // One less, for views whose storage must stay known.

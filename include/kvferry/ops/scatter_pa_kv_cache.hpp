@@ -38,8 +38,9 @@
 //             kBadDuplicate for a repeated slot (counted for the caches in which it is in range).
 //   kReject   refuses, in this order: any slot out of range for a non-empty cache, any repeated slot.
 //
-// Empty operands. Value is absent if value and value_cache are both nullopt, rank 0, or without elements. T =
-// 0 or a key without elements: success, nothing is written. bs = 0 is refused.
+// Empty operands. Value is absent if value and value_cache are both nullopt, rank 0, or without elements. A
+// pair without elements is skipped, the other is written. T = 0: success, nothing is written. bs = 0 is
+// refused.
 //
 // Aliasing. Two elements of one cache at one address are refused. Inputs and caches must not overlap.
 //

@@ -2,6 +2,8 @@
 //
 // Every rule of the gather's plan(), broken one at a time. A message names the tensor, the dimension, what
 // was seen and what was expected.
+#include <fmt/format.h>
+
 #include <limits>
 
 #include "harness/breaking.hpp"
@@ -19,7 +21,7 @@ constexpr StatusCode kNull = StatusCode::kNull;
 // With cumulative sums the expectation is "2 + 1", not a number of its own.
 void change_lengths(Args& args, std::int64_t n, Words& words) {
   grow(args.seq_lens, 0, n, "seq_lens", words);
-  if (args.is_seq_lens_cumsum) words.back() = std::to_string(args.block_tables.dim(0)) + " + 1";
+  if (args.is_seq_lens_cumsum) words.back() = fmt::format("{} + 1", args.block_tables.dim(0));
 }
 
 constexpr GatherBreaker kBreakers[] = {
@@ -134,7 +136,7 @@ constexpr GatherBreaker kBreakers[] = {
      [](Args& a, Words& w) {
        const std::size_t axis = a.cache_mode == CacheMode::kNorm ? 1 : 2;
        a.key_cache.shape[axis] = a.value_cache.shape[axis] = 0;
-       w = {"key_cache", "dimension " + std::to_string(axis), "0"};
+       w = {"key_cache", fmt::format("dimension {}", axis), "0"};
      }},
     {"block_sizes_differ", kBad,
      [](Args& a, Words& w) {

@@ -59,7 +59,8 @@ void record_entry(ErrorRecord& record, std::int64_t token, std::int64_t slot, st
 }
 
 void report(const PlanT& plan, const Buffers& buffers) {
-  ErrorRecord& record = *buffers.error_record;
+  // Of this call alone: bits of one token meet here, never with those of an earlier call's token.
+  ErrorRecord record;
   for (std::int64_t t = 0; t < plan.tokens; ++t) {
     const std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, t);
     if (const std::uint32_t bad = slot >= 0 ? out_of_range(plan, slot) : 0; bad != 0)
@@ -71,6 +72,11 @@ void report(const PlanT& plan, const Buffers& buffers) {
     const std::uint32_t in_range = active_pairs(plan) & ~out_of_range(plan, uses[i].slot);
     record_entry(record, uses[i].token, uses[i].slot, in_range | kBadDuplicate);
   }
+  if (record.bad == 0) return;
+  ErrorRecord& total = *buffers.error_record;
+  const std::uint64_t bad = total.bad + record.bad;
+  if (total.bad == 0 || record.batch < total.batch) total = record;
+  total.bad = bad;
 }
 
 template <class... T>

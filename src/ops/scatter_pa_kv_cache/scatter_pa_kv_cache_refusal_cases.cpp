@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every rule of the scatter's plan(), broken one at a time.
+#include <fmt/format.h>
+
 #include <limits>
 
 #include "harness/breaking.hpp"
@@ -45,7 +47,7 @@ constexpr ScatterBreaker kBreakers[] = {
     {"key_cache_rank_6", "nz5", kBad,
      [](Args& a, Words& w) {
        change_rank(a.key_cache, 1, "key_cache", w);
-       w.back() = "4";  // "expected 4 or 5"
+       w = {"key_cache", "rank", "6", "4", "5"};
      }},
     {"value_cache_rank", kNorm, kBad,
      [](Args& a, Words& w) { change_rank(*a.value_cache, -1, "value_cache", w); }},
@@ -106,7 +108,7 @@ constexpr ScatterBreaker kBreakers[] = {
        const int axis = slot_axis(a);
        a.key_cache.shape[static_cast<std::size_t>(axis)] = 0;
        a.value_cache->shape[static_cast<std::size_t>(axis)] = 0;
-       w = {"key_cache", "dimension " + std::to_string(axis), "0"};
+       w = {"key_cache", fmt::format("dimension {}", axis), "0"};
      }},
     {"block_sizes_differ", kAll, kBad,
      [](Args& a, Words& w) { shrink_kept_storage(*a.value_cache, slot_axis(a), "value_cache", w); }},
