@@ -17,6 +17,11 @@ enum class Operator : std::uint32_t {
   kGatherPaKvCache = 1,
   kScatterPaKvCache = 2,
   kGroupMemcpy = 3,
+  kGatherSelectionKvCache = 4,
+  kCopyBlocks = 5,
+  kSwapBlocks = 6,
+  kTransferLayers = 7,
+  kGatherDequant = 8,
 };
 KVFERRY_EXPORT const char* to_string(Operator op) noexcept;  // "gather_pa_kv_cache"
 
@@ -38,11 +43,11 @@ enum class IndexPolicy : std::uint8_t {
 // members describe the entry with the lowest (batch, column) seen so far. Each operator's header says what
 // batch, column and id are. Not to be shared by calls that run at the same time.
 struct alignas(8) ErrorRecord {
-  std::uint64_t bad = 0;  // bad (entry, K | V) pairs
+  std::uint64_t bad = 0;  // how many; of an operator with K and V: bad (entry, K | V) pairs
   std::int64_t batch = 0;
   std::int64_t column = 0;
   std::int64_t id = 0;
-  std::uint32_t which = 0;  // kBadKey | kBadValue | kBadColumn | kBadDuplicate
+  std::uint32_t which = 0;  // kBad... bits
   std::uint32_t op = 0;     // static_cast<uint32_t>(Operator)
 };
 static_assert(sizeof(ErrorRecord) == 40);
@@ -51,6 +56,9 @@ inline constexpr std::uint32_t kBadKey = 1;
 inline constexpr std::uint32_t kBadValue = 2;
 inline constexpr std::uint32_t kBadColumn = 4;     // the column lies outside the table; id is 0
 inline constexpr std::uint32_t kBadDuplicate = 8;  // the entry repeats an earlier one
+// Of operators whose entries name a source and a destination.
+inline constexpr std::uint32_t kBadSource = 16;
+inline constexpr std::uint32_t kBadDestination = 32;
 
 // Scratch memory for one running call. Any alignment. Null is fine for 0 bytes.
 struct Workspace {

@@ -121,7 +121,7 @@ inline void need(Status& status, const PlanBody& body, const char* name, const v
 // Puts a call behind everything that the stream already holds. `call` gets what it was enqueued with; both
 // shared pointers keep their objects alive until then.
 using StreamCall = Status (*)(const PlanBody&, const void* buffers, ContextState&);
-inline constexpr std::size_t kMaxBufferBytes = 128;
+inline constexpr std::size_t kMaxBufferBytes = 192;
 void enqueue(Stream& stream, StreamCall call, std::shared_ptr<const PlanBody> body, const void* buffers,
              std::size_t buffer_bytes, std::shared_ptr<ContextState> state);
 

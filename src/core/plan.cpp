@@ -15,6 +15,16 @@ const char* to_string(Operator op) noexcept {
       return "scatter_pa_kv_cache";
     case Operator::kGroupMemcpy:
       return "group_memcpy";
+    case Operator::kGatherSelectionKvCache:
+      return "gather_selection_kv_cache";
+    case Operator::kCopyBlocks:
+      return "copy_blocks";
+    case Operator::kSwapBlocks:
+      return "swap_blocks";
+    case Operator::kTransferLayers:
+      return "transfer_layers";
+    case Operator::kGatherDequant:
+      return "gather_dequant";
   }
   return "unknown";
 }
