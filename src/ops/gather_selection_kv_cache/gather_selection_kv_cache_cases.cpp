@@ -309,6 +309,8 @@ class Maker {
   Parts parts_ = Parts::kRun;
   bool has_rope_ = false;
   bool has_counters_ = false;
+  bool rewrite_ = true;
+  bool renew_ = false;
   std::int64_t sblk_ = 0, fblk_ = 0, status_rows_ = 0, table_rows_ = 0, s_max_ = 0, snb_ = 0, f_max_ = 0,
                fnb_ = 0;
   std::int64_t token_bytes_ = 0;
@@ -325,6 +327,8 @@ void Maker::add_tensors() {
   parts_ = from_.choice<Parts>("parts", kParts, Parts::kRun);
   has_rope_ = rd > 0;
   has_counters_ = from_.flag("counters", true);
+  rewrite_ = from_.flag("rewrite", true);
+  renew_ = from_.flag("renew", false);
   token_bytes_ = (kd + rd) * item_bytes(dtype);
 
   std::int64_t needed_rows = rows;
@@ -364,7 +368,7 @@ void Maker::add_tensors() {
   if (!p.tnd) {
     const bool even = p.s > 0 && status_rows_ % p.s == 0;
     status = {even ? status_rows_ / p.s : status_rows_, even ? p.s : 1, 1, p.k + 1};
-    if (rows == 0) status = {p.b, p.s, 1, p.k + 1};
+    if (!p.has_status_row()) status = {p.b, p.s, 1, p.k + 1};
     topk = {p.b, p.s, 1, p.k};
   }
   at_.table = add("selection_kv_block_table", false, {table_rows_, s_max_}, "st");
@@ -474,8 +478,8 @@ void Maker::prepare_step(std::int64_t step, TopK& topk) {
       Placement::kSparse;
   for (std::int64_t b = 0; b < p.b; ++b) {
     const std::int64_t kv = load_index(now.kv_lens, {b});
-    if (from_.flag("rewrite", true)) write_full(b, kv - std::min<std::int64_t>(now.q_of(b), 64), kv);
-    if (from_.flag("renew", false) && step + 1 == p.steps) write_full(b, 0, kv);
+    if (rewrite_) write_full(b, kv - std::min<std::int64_t>(now.q_of(b), 64), kv);
+    if (renew_ && step + 1 == p.steps) write_full(b, 0, kv);
     for (std::int64_t r = b * p.s; sparse && r < (b + 1) * p.s; ++r) {  // all the rest of it is zero
       for (const std::int64_t id : lists[to_size(r)]) {
         if (id >= 0 && id < blocks[to_size(r)]) write_full(b, id * p.bs, (id + 1) * p.bs);
@@ -784,7 +788,7 @@ Case selection_random_case(std::uint64_t seed) {
                                 random.pick(Shape{-1, 100000, kInt32Max, kInt32Min})));
   }
   if (some(6)) made.set("fmax", random.between(1, 3));
-  if (some(6)) made.set("fnb", random.between(0, 6));
+  if (some(6)) made.set("fnb", random.between(rope ? 1 : 0, 6));  // rope without elements would be absent
   if (some(6)) made.set("table", pick({"dup", "same"}));
   if (some(4)) made.set("counters", 0);
   made.set("policy", pick({"default", "report", "reject"}));

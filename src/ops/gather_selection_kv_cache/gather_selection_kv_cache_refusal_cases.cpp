@@ -225,10 +225,10 @@ constexpr SelectionBreaker kBreakers[] = {
     {"rope_pages", kAll, kBad,
      [](Args& a, Words& w) { shrink(*a.selection_k_rope, 0, "selection_k_rope", w); }},
     {"rope_page_size", kAll, kBad,
-     [](Args& a, Words& w) { shrink(*a.selection_k_rope, 1, "selection_k_rope", w); }},
+     [](Args& a, Words& w) { put_dim(*a.selection_k_rope, 1, 2, "selection_k_rope", w); }},
     {"full_rope_pages", kAll, kBad, [](Args& a, Words& w) { shrink(*a.full_k_rope, 0, "full_k_rope", w); }},
     {"full_rope_page_size", kAll, kBad,
-     [](Args& a, Words& w) { shrink(*a.full_k_rope, 1, "full_k_rope", w); }},
+     [](Args& a, Words& w) { put_dim(*a.full_k_rope, 1, 2, "full_k_rope", w); }},
     {"kv_rows_differ", kAll, kBad,
      [](Args& a, Words& w) {
        shrink(a.full_kv_cache, 2, "full_kv_cache", w);
@@ -243,6 +243,7 @@ constexpr SelectionBreaker kBreakers[] = {
      [](Args& a, Words& w) {
        shrink(*a.selection_k_rope, 0, "", w);
        shrink(a.selection_kv_cache, 0, "selection_kv_cache", w);
+       w.pop_back();  // 12, which may be named as 4 * 3
      }},
     {"too_few_table_columns", kAll, kBad,
      [](Args& a, Words& w) { shrink(a.selection_kv_block_table, 1, "selection_kv_block_table", w); }},
@@ -260,7 +261,10 @@ constexpr SelectionBreaker kBreakers[] = {
      }},
     {"status_heads", kAll, kBad,
      [](Args& a, Words& w) {
-       grow(a.selection_kv_block_status, a.selection_kv_block_status.rank - 2, 1, "selection_kv_block_status", w);
+       TensorView& status = a.selection_kv_block_status;
+       grow(status, status.rank - 2, 1, "selection_kv_block_status", w);
+       const std::span shape(status.shape.data(), static_cast<std::size_t>(status.rank));
+       status = contiguous(status.data, status.dtype, shape);  // or its rows would overlap
      }},
     {"topk_heads", kAll, kBad,
      [](Args& a, Words& w) {

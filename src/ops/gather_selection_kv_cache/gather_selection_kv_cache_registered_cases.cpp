@@ -106,9 +106,10 @@ constexpr RegisteredCase kCases[] = {
     // Bad entries.
     {"selection/full_page_out_of_range",
      S "s=2,kv=20:21,topk=3;17;0;9,k=6,ftp=0/{0|4|2}/{-1|2147483647|100}" ALL_POLICIES},
-    {"selection/full_column_out_of_range", S "s=2,kv=20,fmax={0|1|4},topk=3;17;0;19,fnb={0|9}" ALL_POLICIES},
+    {"selection/full_column_out_of_range",
+     S "s=2,kv=20,fmax={0|1|4},topk=3;17;0;19,rd=0,fnb={0|9}" ALL_POLICIES},
     {"selection/selection_page_out_of_range",
-     S "b=2,k=9,kv=20;30:21;31,overlap=80,sblk=2,bs={1|2},stp={0/1|1/0|1/4}/{-1|2147483647|18}" ALL_POLICIES},
+     S "b=2,k=9,kv=20;30:21;31,overlap=80,sblk=2,bs={1|2},stp={0/1|1/0|1/4}/{-1|2147483647|77}" ALL_POLICIES},
     {"selection/a_resident_whose_page_went",
      S "k=8,sblk=2,kv=40:41,topk=0;1;2;3;4;5;6;7:{7;6;1;0;3;2;4;5|2;3;7},stp=0/1/-1;0/2/77" ALL_POLICIES},
     {"selection/bad_tail", S "bs=4,kv=10,topk=2;0,ftp=0/0/-3,fblk=4,stp=0/0/{0|-1}" ALL_POLICIES},
@@ -196,7 +197,8 @@ constexpr RegisteredCase kCases[] = {
      "gather_selection_kv_cache:kv=2^31-2:2^31-1,fblk=2^20,topk=2147483646;0;5;2147483645,rd=0,kd=4,threads="
      "1;3"},
     {"selection/largest_blocks",
-     "gather_selection_kv_cache:k=3,bs=2^29,sblk=2^29,fblk=2^29,kv=10:11,topk=0;1;2,rd=0,kd=4,threads=1;3"},
+     "gather_selection_kv_cache:k=3,bs=2^29,sblk=2^29,fblk=2^29,kv=10:11,topk=0;1;2,rd=0,kd=1,dtype=u8,"
+     "threads=3,via=run"},
 };
 
 #undef ALL_POLICIES
