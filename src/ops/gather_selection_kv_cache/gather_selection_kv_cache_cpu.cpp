@@ -49,7 +49,6 @@ T* part(Schedule* schedule, std::int64_t offset) {
 // A miss of a batch with several rows, linked to those of other rows for the same id.
 struct Miss {
   SelectionCopy copy;
-  std::int32_t id;
   std::int32_t next;  // -1: the last
   std::int32_t last;  // of the first one: where to append
   bool first;
@@ -74,8 +73,9 @@ class Divisor {
   int shift_;
 };
 
-// Ids to their index, by open addressing. The keys are where `key(index)` says, so that an entry is 2 bytes:
-// at 8 entries an id the table of 2,048 ids is 32 KiB and most probes hit at once.
+// Ids to their index, by open addressing. The keys stay with the caller, in an array whose element -1 is no
+// id, so that an entry is 2 bytes: at 8 entries an id the table of 2,048 ids is 32 KiB and most probes hit at
+// once.
 constexpr int table_bits(std::int64_t ids) {
   return std::min(31, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(8 * ids - 1))));
 }
@@ -89,26 +89,27 @@ class IdTable {
   IdTable(Entry* entries, int bits) : entries_(entries), bits_(bits) {}
   void clear() { std::memset(entries_, 0, sizeof(Entry) << bits_); }
 
-  template <class Key>
-  std::int32_t find(std::int32_t id, Key key) const {
-    const Entry entry = entries_[probe(id, key)];
-    return static_cast<std::int32_t>(entry) - 1;
+  // The index of `id`, or -1. No branch depends on which: hits and misses come in random order, and a wrong
+  // guess costs more than the probe.
+  std::int32_t find(std::int32_t id, const std::int32_t* keys) const {
+    return index(entries_[probe(id, keys)]);
   }
   // The index that `id` has, or -1 and it gets `index`.
-  template <class Key>
-  std::int32_t find_or_insert(std::int32_t id, std::int32_t index, Key key) {
-    Entry& entry = entries_[probe(id, key)];
-    if (entry != 0) return static_cast<std::int32_t>(entry) - 1;
-    entry = static_cast<Entry>(index + 1);
+  std::int32_t find_or_insert(std::int32_t id, std::int32_t new_index, const std::int32_t* keys) {
+    Entry& entry = entries_[probe(id, keys)];
+    if (entry != 0) return index(entry);
+    entry = static_cast<Entry>(new_index + 1);
     return -1;
   }
 
  private:
-  template <class Key>
-  std::size_t probe(std::int32_t id, Key key) const {
+  static std::int32_t index(Entry entry) { return static_cast<std::int32_t>(entry) - 1; }
+  std::size_t probe(std::int32_t id, const std::int32_t* keys) const {
     const std::size_t mask = (std::size_t{1} << bits_) - 1;
     std::size_t at = (static_cast<std::uint32_t>(id) * 0x9e3779b1U) >> (32 - bits_);
-    while (entries_[at] != 0 && key(static_cast<std::int32_t>(entries_[at]) - 1) != id) at = (at + 1) & mask;
+    while ((static_cast<unsigned>(entries_[at] != 0) &
+            static_cast<unsigned>(keys[index(entries_[at])] != id)) != 0)
+      at = (at + 1) & mask;
     return at;
   }
 
@@ -118,13 +119,17 @@ class IdTable {
 
 // What one planner works with, in the workspace.
 struct Scratch {
-  std::int64_t table = 0;  // u16 or u32 entries
-  std::int64_t ids = 0;    // int32[k]
-  std::int64_t resident = 0;
-  std::int64_t owner = 0;
-  std::int64_t pages = 0;        // int32: the row's selection table
-  std::int64_t record = 0;       // ErrorRecord
-  std::int64_t misses = 0;       // Miss[rows_per_batch * k], with several rows a batch
+  std::int64_t table = 0;     // u16 or u32 entries
+  std::int64_t ids = 0;       // int32[1 + k], the first for "no id"
+  std::int64_t resident = 0;  // int32[k]
+  std::int64_t left = 0;      // int32[k + 1]
+  std::int64_t right = 0;     // int32[k + 1]
+  std::int64_t taken = 0;     // u8[k + 1]
+  std::int64_t pages = 0;     // int32: the row's selection table
+  std::int64_t record = 0;    // ErrorRecord
+  // With several rows a batch:
+  std::int64_t misses = 0;       // Miss[rows_per_batch * k]
+  std::int64_t miss_ids = 0;     // int32[1 + rows_per_batch * k]
   std::int64_t group_table = 0;  // u32 entries
   std::int64_t total = 0;
   bool overflow = false;
@@ -155,14 +160,17 @@ Scratch scratch_of(const PlanT& plan) {
   Scratch s;
   Layout layout(0);
   s.table = layout.add(std::int64_t{1} << table_bits(plan.k), fits_16_bits(plan.k) ? 2 : 4);
-  s.ids = layout.add(plan.k, 4);
+  s.ids = layout.add(plan.k + 1, 4);
   s.resident = layout.add(plan.k, 4);
-  s.owner = layout.add(plan.k, 4);
+  s.left = layout.add(plan.k + 1, 4);
+  s.right = layout.add(plan.k + 1, 4);
+  s.taken = layout.add(plan.k + 1, 1);
   s.pages = layout.add(pages_of_row(plan), 4);
   s.record = layout.add(1, sizeof(ErrorRecord));
   if (plan.rows_per_batch > 1) {
     const Checked misses = Checked(plan.rows_per_batch) * plan.k;
     s.misses = layout.add(misses, sizeof(Miss));
+    s.miss_ids = layout.add(misses + 1, 4);
     if (!layout.overflow()) s.group_table = layout.add(std::int64_t{1} << table_bits(misses.value), 4);
     s.overflow = misses.overflow || misses.value >= std::numeric_limits<std::int32_t>::max();
   }
@@ -195,16 +203,22 @@ class Planner {
         schedule_(schedule),
         writes_(writes),
         table_(reinterpret_cast<Entry*>(memory + scratch.table), table_bits(plan.k)),
-        ids_(reinterpret_cast<std::int32_t*>(memory + scratch.ids)),
+        ids_(reinterpret_cast<std::int32_t*>(memory + scratch.ids) + 1),
         resident_(reinterpret_cast<std::int32_t*>(memory + scratch.resident)),
-        owner_(reinterpret_cast<std::int32_t*>(memory + scratch.owner)),
+        left_(reinterpret_cast<std::int32_t*>(memory + scratch.left)),
+        right_(reinterpret_cast<std::int32_t*>(memory + scratch.right)),
+        taken_(reinterpret_cast<std::uint8_t*>(memory + scratch.taken)),
         pages_(reinterpret_cast<std::int32_t*>(memory + scratch.pages)),
         record_(*reinterpret_cast<ErrorRecord*>(memory + scratch.record)),
         misses_(reinterpret_cast<Miss*>(memory + scratch.misses)),
+        miss_ids_(reinterpret_cast<std::int32_t*>(memory + scratch.miss_ids) + 1),
         groups_(reinterpret_cast<std::uint32_t*>(memory + scratch.group_table),
                 table_bits(std::max<std::int64_t>(plan.rows_per_batch, 1) * plan.k)),
         slots_per_page_(plan.selection.per_page),
-        ids_per_page_(plan.full.per_page) {}
+        ids_per_page_(plan.full.per_page) {
+    ids_[-1] = -1;
+    if (groups_misses()) miss_ids_[-1] = -1;
+  }
 
   void plan_batch(std::int64_t b) {
     batch_ = b;
@@ -219,6 +233,8 @@ class Planner {
   }
 
  private:
+  static constexpr std::int32_t kMiss = -1;
+
   bool groups_misses() const { return plan_.rows_per_batch > 1; }
 
   void plan_row(std::int64_t s) {
@@ -235,14 +251,14 @@ class Planner {
     select();
     load_pages();
     find_residents();
-    const std::int32_t tail_index = tail_ < bs ? find(num_ids_ - 1) : -1;
+    const std::int32_t tail_index = tail_ < bs ? table_.find(num_ids_ - 1, ids_) : -1;
     place(tail_index);
-    std::byte* const status = status_row();
     if (writes_) {
+      std::byte* const status = status_row();
       for (std::int64_t p = n_; p < plan_.k; ++p) store_int32(status + p * plan_.state.column_step, -1);
     }
     const std::int64_t tokens = n_ * bs - (tail_index >= 0 ? bs - tail_ : 0);
-    if (writes_) store_int32(status + plan_.k * plan_.state.column_step, static_cast<std::int32_t>(tokens));
+    store_status(plan_.k, static_cast<std::int32_t>(tokens));
     finish_row(static_cast<std::int32_t>(tokens));
   }
 
@@ -258,10 +274,6 @@ class Planner {
   std::byte* status_row() const {
     return static_cast<std::byte*>(buffers_.selection_kv_block_status) + plan_.state.row(state_);
   }
-  std::int32_t find(std::int32_t id) const {
-    return table_.find(id, [this](std::int32_t i) { return ids_[i]; });
-  }
-
   // ids_[0 .. n_): the selected ids, in order of first occurrence.
   void select() {
     const std::byte* at =
@@ -273,7 +285,7 @@ class Planner {
       if (id < 0) break;
       if (id >= num_ids_) continue;
       ids_[n_] = id;
-      if (table_.find_or_insert(id, n_, [this](std::int32_t j) { return ids_[j]; }) < 0) ++n_;
+      if (table_.find_or_insert(id, n_, ids_) < 0) ++n_;
     }
   }
 
@@ -286,50 +298,55 @@ class Planner {
     }
   }
 
-  // resident_[j]: the slot that holds ids_[j] and may be re-used, or -1.
+  // resident_[j]: the slot that holds ids_[j] and may be re-used, or kMiss.
   void find_residents() {
-    std::fill_n(resident_, n_, -1);
-    const std::byte* const status = status_row();
-    const std::int64_t bs = plan_.block_tokens;
-    const std::int64_t length = load_int32(status + plan_.k * plan_.state.column_step);
+    std::fill_n(resident_, n_, kMiss);
+    const std::byte* at = status_row();
+    const std::int64_t bs = plan_.block_tokens, step = plan_.state.column_step;
+    const std::int64_t length = load_int32(at + plan_.k * step);
     const std::int64_t stable = (lengths_.kv - std::max<std::int64_t>(lengths_.q, 0)) / bs;  // ids below it
     if (length <= 0 || stable <= 0) return;
-    const std::int64_t valid = std::min(plan_.k, ceil_div(length, bs));
+    const auto valid = static_cast<std::int32_t>(std::min(plan_.k, ceil_div(length, bs)));
     const std::int64_t old_tail = length % bs != 0 ? length / bs : -1;
-    for (std::int64_t p = 0; p < valid; ++p) {
-      const std::int32_t id = load_int32(status + p * plan_.state.column_step);
-      if (id >= stable || p == old_tail) continue;
-      const std::int32_t j = find(id);
-      if (j < 0 || resident_[j] >= 0) continue;
-      const auto slot = static_cast<std::int32_t>(p);
-      if (pages_[slots_per_page_.quotient(slot)] >= 0) resident_[j] = slot;
+    std::int32_t count = 0;  // of pairs (left_: index into ids_, right_: slot)
+    for (std::int32_t p = 0; p < valid; ++p, at += step) {
+      const std::int32_t id = load_int32(at);
+      const std::int32_t j = table_.find(id, ids_);
+      left_[count] = j;
+      right_[count] = p;
+      count += static_cast<std::int32_t>(j >= 0) & static_cast<std::int32_t>(id < stable) &
+               static_cast<std::int32_t>(p != old_tail);
+    }
+    for (std::int32_t i = 0; i < count; ++i) {
+      const std::int32_t j = left_[i], p = right_[i];
+      if (resident_[j] == kMiss && pages_[slots_per_page_.quotient(p)] >= 0) resident_[j] = p;
     }
   }
 
+  // Gives every selected id its slot.
   void place(std::int32_t tail_index) {
-    std::fill_n(owner_, n_, -1);
-    if (tail_index >= 0) owner_[n_ - 1] = tail_index;
+    const std::int32_t slots = tail_index >= 0 ? n_ - 1 : n_;  // that (b) and (c) share out
+    std::fill_n(taken_, slots, 0);
+    std::int32_t ids = 0;  // left_: indices of those that did not keep their slot
     for (std::int32_t j = 0; j < n_; ++j) {
       const std::int32_t p = resident_[j];
-      if (p >= 0 && p < n_ && owner_[p] < 0) owner_[p] = j;
+      const bool keeps = static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(slots);
+      taken_[keeps ? p : slots] = 1;
+      left_[ids] = j;
+      ids += keeps || j == tail_index ? 0 : 1;
     }
-    std::int32_t free = 0;
-    for (std::int32_t j = 0; j < n_; ++j) {
-      const std::int32_t p = resident_[j];
-      std::int32_t slot = p;
-      if (j == tail_index) {
-        slot = n_ - 1;
-      } else if (p < 0 || p >= n_ || owner_[p] != j) {
-        while (owner_[free] >= 0) ++free;
-        owner_[free] = j;
-        slot = free;
-      }
-      fill_slot(ids_[j], slot, p, tail_index >= 0);
+    hits_ = n_ - ids - (tail_index >= 0 ? 1 : 0);
+    std::int32_t free = 0;  // right_: the slots that are left
+    for (std::int32_t p = 0; p < slots; ++p) {
+      right_[free] = p;
+      free += 1 - taken_[p];
     }
+    for (std::int32_t i = 0; i < ids; ++i) fill_slot(ids_[left_[i]], right_[i], resident_[left_[i]]);
+    if (tail_index >= 0) fill_slot(num_ids_ - 1, n_ - 1, kMiss);
   }
 
-  // Id `id` goes to `slot`, from slot `from` or, if that is negative, from the full cache.
-  void fill_slot(std::int32_t id, std::int32_t slot, std::int32_t from, bool has_tail) {
+  // Id `id` goes to `slot`, from slot `from` or, if that is kMiss, from the full cache.
+  void fill_slot(std::int32_t id, std::int32_t slot, std::int32_t from) {
     const std::int32_t column = slots_per_page_.quotient(slot);
     SelectionCopy copy{};
     copy.dst_page = pages_[column];
@@ -337,31 +354,31 @@ class Planner {
     copy.tokens = id == num_ids_ - 1 ? tail_ : static_cast<std::int32_t>(plan_.block_tokens);
     copy.starts_group = true;
     std::uint32_t bad = copy.dst_page < 0 ? kBadDestination : 0;
-    if (from >= 0) {
+    if (from == kMiss) {
+      ++row_misses_;
+      bad |= locate(id, copy);
+      if ((bad & kBadDestination) != 0) copy.tokens = 0;
+      add_miss(id, copy);
+    } else {
       ++hits_;
-      if (slot == from) return store_id(slot, id);
       ++moved_;
       const std::int32_t from_column = slots_per_page_.quotient(from);
       copy.kind = CopyKind::kMove;
       copy.src_page = pages_[from_column];
       copy.src_block = slots_per_page_.remainder(from, from_column);
-      if (bad == 0 && has_tail && from == n_ - 1) {
+      // From inside the row: only slot n-1, which the partial block takes, and which must be empty by then.
+      if (bad == 0 && from < n_) {
         part<SelectionCopy>(schedule_, plan_.parts.leaving)[row_] = copy;
       } else if (bad == 0) {
         copies_[copy_count_++] = copy;
       }
-    } else {
-      ++row_misses_;
-      bad |= locate(id, copy);
-      if ((bad & kBadDestination) != 0) copy.tokens = 0;
-      add_miss(id, copy);
     }
-    store_id(slot, bad == 0 ? id : -1);
+    store_status(slot, bad == 0 ? id : -1);
     if (bad != 0) add_to(record_, {1, row_, slot, id, bad, static_cast<std::uint32_t>(plan_.op)});
   }
 
-  void store_id(std::int32_t slot, std::int32_t id) {
-    if (writes_) store_int32(status_row() + slot * plan_.state.column_step, id);
+  void store_status(std::int64_t column, std::int32_t value) {
+    if (writes_) store_int32(status_row() + column * plan_.state.column_step, value);
   }
 
   // Where the full cache holds `id`; what is wrong with its table entry, and zeros then.
@@ -384,9 +401,9 @@ class Planner {
       return;
     }
     Miss& miss = misses_[miss_count_];
-    miss = {copy, id, -1, miss_count_, true};
-    const std::int32_t first =
-        groups_.find_or_insert(id, miss_count_, [this](std::int32_t i) { return misses_[i].id; });
+    miss = {copy, -1, miss_count_, true};
+    miss_ids_[miss_count_] = id;
+    const std::int32_t first = groups_.find_or_insert(id, miss_count_, miss_ids_);
     if (first >= 0) {
       miss.first = false;
       misses_[misses_[first].last].next = miss_count_;
@@ -418,10 +435,13 @@ class Planner {
   IdTable<Entry> table_;
   std::int32_t* const ids_;
   std::int32_t* const resident_;
-  std::int32_t* const owner_;  // of each slot: an index into ids_, or -1
+  std::int32_t* const left_;
+  std::int32_t* const right_;
+  std::uint8_t* const taken_;  // of each slot; one more for "none"
   std::int32_t* const pages_;
   ErrorRecord& record_;
   Miss* const misses_;
+  std::int32_t* const miss_ids_;
   IdTable<std::uint32_t> groups_;
   const Divisor slots_per_page_;
   const Divisor ids_per_page_;
