@@ -66,8 +66,8 @@ constexpr std::array kKeys = {
     KeyHelp{"parts",
             "run (one call), split (schedule and copy), layers (one schedule, copies of two layers)"},
     KeyHelp{"restore",
-            "every call first puts the status back, a flag (default 0). For bench: without it all "
-            "calls after the first find everything there. Adds the copy of the status to the time"},
+            "every call first puts the status back, a flag (default 0). For bench, with steps=2 and overlap: "
+            "without it all calls after the first find everything there. The time includes putting it back"},
     KeyHelp{"sk", "layout of selection_kv_cache (words: harness/layout.hpp)"},
     KeyHelp{"sr", "layout of selection_k_rope"},
     KeyHelp{"fk", "layout of full_kv_cache"},

@@ -23,11 +23,6 @@ int last_axis(const TensorView& view) {
   return view.rank - 1;
 }
 
-// A dimension of a view whose storage stays known, and words for it.
-void shrink(TensorView& view, int axis, const char* name, Words& words) {
-  shrink_kept_storage(view, axis, name, words);
-}
-
 void put_dim(TensorView& view, int axis, std::int64_t n, const char* name, Words& words) {
   grow(view, axis, n - view.dim(axis), name, words);
 }
@@ -179,7 +174,6 @@ constexpr SelectionBreaker kBreakers[] = {
      }},
     {"k_0", kAll, kBad,
      [](Args& a, Words& w) {
-       shrink(a.selection_kv_block_status, last_axis(a.selection_kv_block_status), "", w);
        put_dim(a.selection_kv_block_status, last_axis(a.selection_kv_block_status), 1, "", w);
        const int axis = last_axis(a.selection_topk_indices);
        put_dim(a.selection_topk_indices, axis, 0, "", w);
@@ -223,40 +217,40 @@ constexpr SelectionBreaker kBreakers[] = {
      }},
 
     {"rope_pages", kAll, kBad,
-     [](Args& a, Words& w) { shrink(*a.selection_k_rope, 0, "selection_k_rope", w); }},
+     [](Args& a, Words& w) { shrink_kept_storage(*a.selection_k_rope, 0, "selection_k_rope", w); }},
     {"rope_page_size", kAll, kBad,
      [](Args& a, Words& w) { put_dim(*a.selection_k_rope, 1, 2, "selection_k_rope", w); }},
-    {"full_rope_pages", kAll, kBad, [](Args& a, Words& w) { shrink(*a.full_k_rope, 0, "full_k_rope", w); }},
+    {"full_rope_pages", kAll, kBad, [](Args& a, Words& w) { shrink_kept_storage(*a.full_k_rope, 0, "full_k_rope", w); }},
     {"full_rope_page_size", kAll, kBad,
      [](Args& a, Words& w) { put_dim(*a.full_k_rope, 1, 2, "full_k_rope", w); }},
     {"kv_rows_differ", kAll, kBad,
      [](Args& a, Words& w) {
-       shrink(a.full_kv_cache, 2, "full_kv_cache", w);
+       shrink_kept_storage(a.full_kv_cache, 2, "full_kv_cache", w);
        w.emplace_back("selection_kv_cache");
      }},
     {"rope_rows_differ", kAll, kBad,
      [](Args& a, Words& w) {
-       shrink(*a.full_k_rope, 2, "full_k_rope", w);
+       shrink_kept_storage(*a.full_k_rope, 2, "full_k_rope", w);
        w.emplace_back("selection_k_rope");
      }},
     {"too_few_pages", kAll, kBad,
      [](Args& a, Words& w) {
-       shrink(*a.selection_k_rope, 0, "", w);
-       shrink(a.selection_kv_cache, 0, "selection_kv_cache", w);
+       shrink_kept_storage(*a.selection_k_rope, 0, "", w);
+       shrink_kept_storage(a.selection_kv_cache, 0, "selection_kv_cache", w);
        w.pop_back();  // 12, which may be named as 4 * 3
      }},
     {"too_few_table_columns", kAll, kBad,
-     [](Args& a, Words& w) { shrink(a.selection_kv_block_table, 1, "selection_kv_block_table", w); }},
+     [](Args& a, Words& w) { shrink_kept_storage(a.selection_kv_block_table, 1, "selection_kv_block_table", w); }},
     {"too_few_table_rows", kAll, kBad,
      [](Args& a, Words& w) {
-       shrink(a.selection_kv_actual_seq, 0, "", w);
-       shrink(a.selection_kv_block_table, 0, "selection_kv_block_table", w);
+       shrink_kept_storage(a.selection_kv_actual_seq, 0, "", w);
+       shrink_kept_storage(a.selection_kv_block_table, 0, "selection_kv_block_table", w);
      }},
     {"out_rows", kAll, kBad,
-     [](Args& a, Words& w) { shrink(a.selection_kv_actual_seq, 0, "selection_kv_actual_seq", w); }},
+     [](Args& a, Words& w) { shrink_kept_storage(a.selection_kv_actual_seq, 0, "selection_kv_actual_seq", w); }},
     {"status_columns", kAll, kBad,
      [](Args& a, Words& w) {
-       shrink(a.selection_kv_block_status, last_axis(a.selection_kv_block_status), "selection_kv_block_status",
+       shrink_kept_storage(a.selection_kv_block_status, last_axis(a.selection_kv_block_status), "selection_kv_block_status",
               w);
      }},
     {"status_heads", kAll, kBad,
@@ -273,12 +267,12 @@ constexpr SelectionBreaker kBreakers[] = {
     {"status_batches_without_status_row", kAll, kBad,
      [](Args& a, Words& w) {
        a.status_row.reset();
-       shrink(a.selection_kv_block_status, 0, "selection_kv_block_status", w);
+       shrink_kept_storage(a.selection_kv_block_status, 0, "selection_kv_block_status", w);
      }},
     {"status_rows_without_status_row", "bsnd", kBad,
      [](Args& a, Words& w) {
        a.status_row.reset();
-       shrink(a.selection_kv_block_status, 1, "selection_kv_block_status", w);
+       shrink_kept_storage(a.selection_kv_block_status, 1, "selection_kv_block_status", w);
      }},
     {"more_status_rows_than_table_rows", "tnd", kBad,
      [](Args& a, Words& w) {
@@ -288,18 +282,18 @@ constexpr SelectionBreaker kBreakers[] = {
      }},
     {"full_table_batches", "bsnd", kBad,
      [](Args& a, Words& w) {
-       shrink(a.full_kv_block_table, 0, "", w);
+       shrink_kept_storage(a.full_kv_block_table, 0, "", w);
        w.erase(w.begin());  // of the two that differ, either may be named
      }},
     {"kv_lengths_batches", kAll, kBad,
-     [](Args& a, Words& w) { shrink(a.full_kv_actual_seq, 0, "full_kv_actual_seq", w); }},
+     [](Args& a, Words& w) { shrink_kept_storage(a.full_kv_actual_seq, 0, "full_kv_actual_seq", w); }},
     {"q_lengths_batches", kAll, kBad,
-     [](Args& a, Words& w) { shrink(*a.full_q_actual_seq, 0, "full_q_actual_seq", w); }},
-    {"status_row_rows", kAll, kBad, [](Args& a, Words& w) { shrink(*a.status_row, 0, "status_row", w); }},
-    {"counters_rows", kAll, kBad, [](Args& a, Words& w) { shrink(*a.counters, 0, "counters", w); }},
-    {"counters_columns", kAll, kBad, [](Args& a, Words& w) { shrink(*a.counters, 1, "counters", w); }},
+     [](Args& a, Words& w) { shrink_kept_storage(*a.full_q_actual_seq, 0, "full_q_actual_seq", w); }},
+    {"status_row_rows", kAll, kBad, [](Args& a, Words& w) { shrink_kept_storage(*a.status_row, 0, "status_row", w); }},
+    {"counters_rows", kAll, kBad, [](Args& a, Words& w) { shrink_kept_storage(*a.counters, 0, "counters", w); }},
+    {"counters_columns", kAll, kBad, [](Args& a, Words& w) { shrink_kept_storage(*a.counters, 1, "counters", w); }},
     {"fetch_counts_batches", kAll, kBad,
-     [](Args& a, Words& w) { shrink(*a.fetch_counts, 0, "fetch_counts", w); }},
+     [](Args& a, Words& w) { shrink_kept_storage(*a.fetch_counts, 0, "fetch_counts", w); }},
     {"rows_not_divisible_by_batches", "tnd", kBad,
      [](Args& a, Words& w) {
        for (TensorView* view : {&a.full_kv_block_table, &a.full_kv_actual_seq, &*a.full_q_actual_seq, &*a.fetch_counts})
