@@ -238,10 +238,13 @@ bool Instance::poison_touched() {
       any = true;
       fill_random(storage.initial.data() + begin, end - begin, seed_ + static_cast<std::uint64_t>(begin));
     }
-    copy_memory(storage.expected, storage.initial);
   }
-  if (any) reset();
-  return any;
+  if (!any) return false;
+  for (Storage& storage : storages) {  // what an oracle reads and writes must be as it was
+    if (storage.output) copy_memory(storage.expected, storage.initial);
+  }
+  reset();
+  return true;
 }
 
 void Instance::reset() {

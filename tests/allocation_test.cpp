@@ -117,10 +117,12 @@ TEST(Allocation, NoneInRun) {
     GatherExample gather(width, 16);
     ScatterExample scatter(width, 60);
     GroupMemcpyExample copies(width, 40);
+    SelectionExample selection(width, 60);
     for (const IndexPolicy policy : {IndexPolicy::kDefault, IndexPolicy::kReport, IndexPolicy::kReject}) {
-      gather.args.index_policy = scatter.args.index_policy = policy;
+      gather.args.index_policy = scatter.args.index_policy = selection.args.index_policy = policy;
       expect_no_allocation(gather.args, "gather_pa_kv_cache");
       expect_no_allocation(scatter.args, "scatter_pa_kv_cache");
+      expect_no_allocation(selection.args, "gather_selection_kv_cache");
     }
     expect_no_allocation(copies.args, "group_memcpy");
     copies.args.checked = true;
@@ -132,7 +134,24 @@ TEST(Allocation, NoneInRun) {
     EXPECT_TRUE(gather.right());
     EXPECT_TRUE(scatter.right());
     EXPECT_TRUE(copies.right());
+    EXPECT_TRUE(selection.right());
   }
+}
+
+TEST(Allocation, NoneInScheduleAndCopy) {
+  SelectionExample example(600, 60);
+  const Context context;
+  const Plan planned = plan(example.args, context).value();
+  std::vector<std::byte> memory(static_cast<std::size_t>(planned.workspace_bytes()));
+  GatherSelectionKvCacheBuffers pointers = buffers(example.args);
+  pointers.workspace = {memory.data(), planned.workspace_bytes()};
+  const std::int64_t before = allocations;
+  bool ok = schedule(planned, pointers, context).ok();
+  for (int i = 0; i < 20; ++i) ok = copy(planned, pointers, context).ok() && ok;
+  const std::int64_t after = allocations;
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(after - before, 0);
+  EXPECT_TRUE(example.right());
 }
 
 TEST(Allocation, NoneInRunOfFractalNzAndStrides) {

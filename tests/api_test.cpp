@@ -132,6 +132,15 @@ TEST(Plan, EmptyAndForeignPlansAreRefused) {
   GroupMemcpyExample copies;
   EXPECT_EQ(run(foreign, buffers(copies.args), context).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(copies.untouched());
+  SelectionExample selection;
+  for (const auto& part : {run, schedule, copy}) {
+    for (const Plan& wrong : {foreign, Plan()}) {
+      status = part(wrong, buffers(selection.args), context);
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_TRUE(has(status.message(), "gather_selection_kv_cache")) << status.message();
+    }
+  }
+  EXPECT_TRUE(selection.untouched());
 }
 
 TEST(Plan, ServesManyLayers) {
@@ -150,6 +159,35 @@ TEST(Plan, ServesManyLayers) {
     ASSERT_TRUE(run(planned, pointers, context).ok());
   }
   for (const auto& layer : layers) EXPECT_TRUE(layer->right());
+}
+
+TEST(Plan, OneScheduleServesManyLayers) {
+  const Context context = with_threads(2);
+  SelectionExample first;
+  std::vector<std::unique_ptr<SelectionExample>> layers;
+  for (int i = 0; i < 61; ++i) {
+    layers.push_back(std::make_unique<SelectionExample>());
+    std::rotate(layers.back()->full.begin(), layers.back()->full.begin() + i + 1, layers.back()->full.end());
+  }
+  const Plan planned = plan(first.args, context).value();
+  Scratch scratch(planned);
+  GatherSelectionKvCacheBuffers pointers = buffers(first.args);
+  pointers.selection_kv_cache = nullptr;  // not looked at
+  pointers.full_kv_cache = nullptr;
+  pointers.workspace = scratch.get();
+  ASSERT_TRUE(schedule(planned, pointers, context).ok());
+  for (const auto& layer : layers) {
+    GatherSelectionKvCacheBuffers caches;
+    caches.selection_kv_cache = layer->selection.data();
+    caches.full_kv_cache = layer->full.data();
+    caches.workspace = scratch.get();
+    ASSERT_TRUE(copy(planned, caches, context).ok());
+  }
+  for (const auto& layer : layers) {
+    layer->status = first.status;
+    layer->out = first.out;
+    EXPECT_TRUE(layer->right());
+  }
 }
 
 TEST(Plan, OutlivesItsContextAndArguments) {
@@ -242,6 +280,42 @@ TEST(Run, NullBuffersAreNamed) {
   GroupMemcpyBuffers pointers = buffers(copies.args);
   pointers.addr_table = nullptr;
   EXPECT_EQ(run(plan(copies.args, context).value(), pointers, context).code(), StatusCode::kNull);
+
+  SelectionExample selection;
+  std::vector<std::int32_t> numbers(6, 1);
+  selection.args.status_row = contiguous(numbers.data(), DType::kInt32, {2});
+  selection.args.counters = contiguous(numbers.data(), DType::kInt32, {2, 3});
+  selection.args.fetch_counts = contiguous(numbers.data(), DType::kInt32, {1});
+  selection.args.selection_k_rope = selection.args.selection_kv_cache;
+  selection.args.full_k_rope = selection.args.full_kv_cache;
+  const Plan selection_plan = plan(selection.args, context).value();
+  Scratch selection_scratch(selection_plan);
+  const auto check_selection = [&](const char* name, auto member, bool cache) {
+    GatherSelectionKvCacheBuffers parts = buffers(selection.args);
+    parts.workspace = selection_scratch.get();
+    parts.*member = nullptr;
+    for (const auto& part : {run, cache ? copy : schedule}) {
+      const Status status = part(selection_plan, parts, context);
+      EXPECT_EQ(status.code(), StatusCode::kNull) << name;
+      EXPECT_TRUE(has(status.message(), std::string(name) + ":")) << status.message();
+    }
+    EXPECT_TRUE(selection.untouched()) << name;
+  };
+  using Selection = GatherSelectionKvCacheBuffers;
+  check_selection("selection_k_rope", &Selection::selection_k_rope, true);
+  check_selection("selection_kv_cache", &Selection::selection_kv_cache, true);
+  check_selection("full_k_rope", &Selection::full_k_rope, true);
+  check_selection("full_kv_cache", &Selection::full_kv_cache, true);
+  check_selection("selection_kv_block_table", &Selection::selection_kv_block_table, false);
+  check_selection("selection_kv_block_status", &Selection::selection_kv_block_status, false);
+  check_selection("selection_topk_indices", &Selection::selection_topk_indices, false);
+  check_selection("full_kv_block_table", &Selection::full_kv_block_table, false);
+  check_selection("full_kv_actual_seq", &Selection::full_kv_actual_seq, false);
+  check_selection("full_q_actual_seq", &Selection::full_q_actual_seq, false);
+  check_selection("selection_kv_actual_seq", &Selection::selection_kv_actual_seq, false);
+  check_selection("status_row", &Selection::status_row, false);
+  check_selection("counters", &Selection::counters, false);
+  check_selection("fetch_counts", &Selection::fetch_counts, false);
 }
 
 TEST(Run, NullIsFineForWhatIsEmpty) {
@@ -291,6 +365,7 @@ TEST(Context, ForcedImplementations) {
   EXPECT_TRUE(example.untouched());
   EXPECT_EQ(plan(ScatterExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(plan(GroupMemcpyExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(SelectionExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
 }
 
 TEST(Context, ForcedByTheEnvironment) {
@@ -300,6 +375,7 @@ TEST(Context, ForcedByTheEnvironment) {
     EXPECT_EQ(plan(example.args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(ScatterExample().args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(GroupMemcpyExample().args, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(SelectionExample().args, Context())->implementation(), "generic");
   }
   {
     const Environment force("KVFERRY_FORCE_IMPL", "warp9");
@@ -368,6 +444,7 @@ TEST(Context, OneForManyThreads) {
       GatherExample gather(caller % 2 == 0 ? 8 << 10 : 40, 16);
       ScatterExample scatter(caller % 2 == 0 ? 8 << 10 : 40, 100);
       GroupMemcpyExample copies(1000, 900);
+      SelectionExample selection(caller % 2 == 0 ? 8 << 10 : 40, 60);
       scatter.args.index_policy = IndexPolicy::kReject;
       copies.args.checked = true;
       for (int i = 0; i < 25; ++i) {
@@ -375,6 +452,8 @@ TEST(Context, OneForManyThreads) {
         wrong += gather_pa_kv_cache(gather.args, context).ok() && gather.right() ? 0 : 1;
         wrong += scatter_pa_kv_cache(scatter.args, context).ok() && scatter.right() ? 0 : 1;
         wrong += group_memcpy(copies.args, context).ok() && copies.right() ? 0 : 1;
+        selection.clear();
+        wrong += gather_selection_kv_cache(selection.args, context).ok() && selection.right() ? 0 : 1;
       }
     });
   }
@@ -563,6 +642,24 @@ TEST(ErrorRecord, AccumulatesOverCalls) {
   EXPECT_EQ(slots.id, 1 << 20);
   EXPECT_EQ(slots.which, kBadKey);
   EXPECT_TRUE(scatter_pa_kv_cache(scatter.args, context, nullptr).ok());
+
+  ErrorRecord selected;
+  SelectionExample selection;
+  selection.args.index_policy = IndexPolicy::kReport;
+  selection.full_table[0] = -3;  // tokens 0 to 3: row 1 wants them all
+  EXPECT_TRUE(gather_selection_kv_cache(selection.args, context, &selected).ok());
+  EXPECT_EQ(selected.bad, 4U);
+  EXPECT_EQ(selected.batch, 1);
+  EXPECT_EQ(selected.column, 2);
+  EXPECT_EQ(selected.id, 3);
+  EXPECT_EQ(selected.which, kBadSource);
+  EXPECT_EQ(selected.op, static_cast<std::uint32_t>(Operator::kGatherSelectionKvCache));
+  selection.table[0] = 99;  // slots 0 to 3 of row 0
+  EXPECT_TRUE(gather_selection_kv_cache(selection.args, context, &selected).ok());
+  EXPECT_EQ(selected.bad, 12U);
+  EXPECT_EQ(selected.batch, 0);
+  EXPECT_EQ(selected.column, 0);
+  EXPECT_EQ(selected.which, kBadDestination);
 }
 
 TEST(ErrorRecord, TieOverCallsKeepsTheFirstEntry) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvferry/ops/gather_pa_kv_cache.hpp"
+#include "kvferry/ops/gather_selection_kv_cache.hpp"
 #include "kvferry/ops/group_memcpy.hpp"
 #include "kvferry/ops/scatter_pa_kv_cache.hpp"
 
@@ -146,6 +147,73 @@ struct GroupMemcpyExample {
   std::vector<std::uint8_t> src, dst;
   std::vector<std::uint64_t> table;
   GroupMemcpyArgs args;
+};
+
+// Two query rows of one sequence of 2 * `count` + 1 tokens of `width` bytes, the last two of them drafts;
+// each row selects `count` tokens one by one. Pages of 4 tokens.
+struct SelectionExample {
+  explicit SelectionExample(std::int64_t token_bytes = 48, std::int64_t top_k = 6)
+      : width(token_bytes), count(top_k), columns((count + 3) / 4) {
+    const std::int64_t full_columns = (2 * count + 4) / 4;
+    full.resize(static_cast<std::size_t>(full_columns * 4 * width));
+    for (std::size_t i = 0; i < full.size(); ++i)
+      full[i] = static_cast<std::uint8_t>(i * 7 + i / 251 + i / 65521);
+    selection.assign(static_cast<std::size_t>(2 * columns * 4 * width), 77);
+    table.resize(static_cast<std::size_t>(2 * columns));
+    std::iota(table.begin(), table.end(), 0);
+    full_table.resize(static_cast<std::size_t>(full_columns));
+    std::iota(full_table.rbegin(), full_table.rend(), 0);
+    status.assign(static_cast<std::size_t>(2 * (count + 1)), -1);
+    for (std::int64_t i = 0; i < 2 * count; ++i) topk.push_back(static_cast<std::int32_t>(2 * count - 1 - i));
+    lens = {static_cast<std::int32_t>(2 * count + 1)};
+    args.selection_kv_cache = contiguous(selection.data(), DType::kUInt8, {2 * columns, 4, width});
+    args.selection_kv_block_table = contiguous(table.data(), DType::kInt32, {2, columns});
+    args.selection_kv_block_status = contiguous(status.data(), DType::kInt32, {1, 2, 1, count + 1});
+    args.selection_topk_indices = contiguous(topk.data(), DType::kInt32, {1, 2, 1, count});
+    args.full_kv_cache = contiguous(full.data(), DType::kUInt8, {full_columns, 4, width});
+    args.full_kv_block_table = contiguous(full_table.data(), DType::kInt32, {1, full_columns});
+    args.full_kv_actual_seq = contiguous(lens.data(), DType::kInt32, {1});
+    args.full_q_actual_seq = contiguous(q.data(), DType::kInt32, {1});
+    args.selection_kv_actual_seq = contiguous(out.data(), DType::kInt32, {2});
+    args.selection_topk_block_size = 1;
+  }
+  SelectionExample(const SelectionExample&) = delete;
+  SelectionExample& operator=(const SelectionExample&) = delete;
+
+  // Every slot holds the token that status says, and both rows what they selected.
+  bool right() const {
+    for (std::int64_t row = 0; row < 2; ++row) {
+      const auto ids = status.begin() + row * (count + 1);
+      std::vector<std::int32_t> held(ids, ids + count);
+      std::sort(held.rbegin(), held.rend());
+      if (!std::equal(held.begin(), held.end(), topk.begin() + row * count)) return false;
+      if (ids[count] != count || out[static_cast<std::size_t>(row)] != count) return false;
+      for (std::int64_t p = 0; p < count; ++p) {
+        const std::int64_t to = (row * columns + p / 4) * 4 + p % 4;
+        const std::int64_t from = full_table[static_cast<std::size_t>(ids[p] / 4)] * 4 + ids[p] % 4;
+        if (!std::equal(selection.begin() + to * width, selection.begin() + (to + 1) * width,
+                        full.begin() + from * width)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(selection.begin(), selection.end(), [](std::uint8_t byte) { return byte == 77; }) &&
+           std::all_of(status.begin(), status.end(), [](std::int32_t id) { return id == -1; });
+  }
+  void clear() {
+    std::fill(selection.begin(), selection.end(), std::uint8_t{77});
+    std::fill(status.begin(), status.end(), -1);
+  }
+
+  std::int64_t width;
+  std::int64_t count;
+  std::int64_t columns;
+  std::vector<std::uint8_t> full, selection;
+  std::vector<std::int32_t> table, full_table, status, topk, lens, q = {2}, out = {-1, -1};
+  GatherSelectionKvCacheArgs args;
 };
 
 }  // namespace kvferry

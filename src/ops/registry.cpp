@@ -14,6 +14,7 @@ std::span<const OperatorInfo> operators() {
       gather_pa_kv_cache_info(),
       scatter_pa_kv_cache_info(),
       group_memcpy_info(),
+      gather_selection_kv_cache_info(),
   };
   return table;
 }

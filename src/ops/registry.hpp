@@ -27,5 +27,6 @@ std::vector<std::pair<const OperatorInfo*, Case>> resolve(std::string_view text)
 const OperatorInfo& gather_pa_kv_cache_info();
 const OperatorInfo& scatter_pa_kv_cache_info();
 const OperatorInfo& group_memcpy_info();
+const OperatorInfo& gather_selection_kv_cache_info();
 
 }  // namespace kvferry::harness

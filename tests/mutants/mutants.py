@@ -17,6 +17,7 @@ class Mutant(NamedTuple):
 
 GATHER = "src/ops/gather_pa_kv_cache/gather_pa_kv_cache_cpu.cpp"
 SCATTER = "src/ops/scatter_pa_kv_cache/scatter_pa_kv_cache_cpu.cpp"
+SELECTION = "src/ops/gather_selection_kv_cache/gather_selection_kv_cache_cpu.cpp"
 MEMCPY = "src/ops/group_memcpy/group_memcpy_cpu.cpp"
 PAGED = "src/ops/paged_layout.cpp"
 LAYOUT = "src/core/layout.cpp"
@@ -43,6 +44,33 @@ MUTANTS = [
     Mutant("32-bit slot offset", SCATTER, "cache + block * side.block_step + position", "cache + static_cast<std::int32_t>(block * side.block_step) + position", "scatter"),
     Mutant("slots of the key used for the value", SCATTER, "side, key ? plan.key_slots : plan.value_slots,", "side, plan.key_slots,", "scatter"),
     Mutant("first repeat not found", SCATTER, "for (std::size_t i = 1; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "for (std::size_t i = 2; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "scatter"),
+    # selection
+    Mutant("selection: no refresh window", SELECTION, "const std::int64_t stable = (lengths_.kv - std::max<std::int64_t>(lengths_.q, 0)) / bs;", "const std::int64_t stable = lengths_.kv / bs;", "selection"),
+    Mutant("selection: old partial block trusted", SELECTION, "static_cast<std::int32_t>(p != old_tail)", "static_cast<std::int32_t>(p != old_tail || p >= 0)", "selection"),
+    Mutant("selection: long partial block is not last", SELECTION, "const std::int32_t tail_index = tail_ < bs ?", "const std::int32_t tail_index = tail_ < bs - 1 ?", "selection"),
+    Mutant("selection: status_row ignored for the status", SELECTION, "+ plan_.state.row(state_);", "+ plan_.state.row(row_);", "selection"),
+    Mutant("selection: status_row ignored for the table", SELECTION, "plan_.selection_table.at(buffers_.selection_kv_block_table, state_, c);", "plan_.selection_table.at(buffers_.selection_kv_block_table, row_, c);", "selection"),
+    Mutant("selection: repeated status_row runs twice", SELECTION, "if ((seen[row / 64] & bit) != 0) bad = kBadDuplicate;", "if ((seen[row / 64] & bit) != 0) bad = 0;", "selection"),
+    Mutant("selection: repeated id stored twice", SELECTION, "if (table_.find_or_insert(id, n_, ids_) < 0) ++n_;", "table_.find_or_insert(id, n_, ids_); ++n_;", "selection"),
+    Mutant("selection: negative id skipped instead of ending the list", SELECTION, "if (id < 0) break;\n      if (id >= num_ids_)", "if (id < 0) continue;\n      if (id >= num_ids_)", "selection"),
+    Mutant("selection: slot n-1 overwritten before it is moved", SELECTION, "if (schedule->leaving > 0) {", "copy_claims(plan, buffers, context, kernels, part<std::int64_t>(schedule, plan.parts.ends)[plan.batches], [&](std::int64_t begin, std::int64_t end, SideCopier& copier) { for_each_copy(plan, schedule, begin, end, [&](const SelectionCopy& c) { copier.copy(c); }); });\n  if (schedule->leaving > 0) {", "selection"),
+    Mutant("selection: stale ids behind n", SELECTION, "for (std::int64_t p = n_; p < plan_.k; ++p)", "for (std::int64_t p = n_ + 1; p < plan_.k; ++p)", "selection"),
+    Mutant("selection: drafts see the newest token", SELECTION, "s < lengths_.q ? lengths_.kv - (lengths_.q - 1 - s) : lengths_.kv;", "s < lengths_.q ? lengths_.kv - (lengths_.q - 1 - std::max<std::int64_t>(s, 1)) : lengths_.kv;", "selection"),
+    Mutant("selection: sums of query tokens read as counts", SELECTION, "l.q -= plan.q_len.at(buffers.full_q_actual_seq, b - 1);", "l.q -= 0 * plan.q_len.at(buffers.full_q_actual_seq, b - 1);", "selection"),
+    Mutant("selection: first miss fetched by every row", SELECTION, "if (first >= 0) {\n      miss.first = false;", "if (first > 0) {\n      miss.first = false;", "selection"),
+    Mutant("selection: shared miss lost at the border of a claim", SELECTION, "while (stop < size && !list[stop].starts_group) ++stop;", "", "selection"),
+    Mutant("selection: slot of a bad entry trusted", SELECTION, "store_status(slot, bad == 0 ? id : -1);", "store_status(slot, id);", "selection"),
+    Mutant("selection: resident on a page that went", SELECTION, "if (resident_[j] == kMiss && pages_[slots_per_page_.quotient(p)] >= 0) resident_[j] = p;", "if (resident_[j] == kMiss) resident_[j] = p;", "selection"),
+    Mutant("selection: highest slot of an id", SELECTION, "if (resident_[j] == kMiss && pages_", "if (pages_", "selection"),
+    Mutant("selection: length beyond the row", SELECTION, "static_cast<std::int32_t>(std::min(plan_.k, ceil_div(length, bs)));", "static_cast<std::int32_t>(ceil_div(length, bs));", "selection"),
+    Mutant("selection: page size of the full cache for the slots", SELECTION, "copy.dst_block = slots_per_page_.remainder(slot, column);", "copy.dst_block = ids_per_page_.remainder(slot, column);", "selection"),
+    Mutant("selection: partial block written whole", SELECTION, "copy.tokens = id == num_ids_ - 1 ? tail_ : static_cast<std::int32_t>(plan_.block_tokens);", "copy.tokens = static_cast<std::int32_t>(plan_.block_tokens);", "selection"),
+    Mutant("selection: output of an inactive row kept", SELECTION, "if (state_ < 0 || visible <= 0) return finish_row(0);", "if (state_ < 0 || visible <= 0) return;", "selection"),
+    Mutant("selection: output of extra rows kept", SELECTION, "for (std::int64_t r = plan.rows; r < plan.output_rows; ++r)", "for (std::int64_t r = plan.rows + 1; r < plan.output_rows; ++r)", "selection"),
+    Mutant("selection: refused schedule stays", SELECTION, "schedule->plan_id = 0;\n", "", "selection"),
+    Mutant("selection: schedule of another plan copied", SELECTION, "} else if (schedule->plan_id != plan.id) {", "} else if (schedule->plan_id == 0) {", "selection"),
+    Mutant("selection: 32-bit offset into the full cache", SELECTION, "side_.full.base + c.src_page * side_.full.page_step", "side_.full.base + static_cast<std::int32_t>(c.src_page * side_.full.page_step)", "selection"),
+    Mutant("selection: 32-bit offset into the selection", SELECTION, "side_.selection.base + page * side_.selection.page_step", "side_.selection.base + static_cast<std::int32_t>(page * side_.selection.page_step)", "selection"),
     # group_memcpy
     Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),
     Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, units);", "std::min(begin + split.units_per_claim, units - 1);", "group_memcpy"),
