@@ -166,6 +166,13 @@ void Checker::index_dtype(const char* name, const TensorView& view) {
        name, to_string(view.dtype));
 }
 
+void Checker::count(const char* name, const TensorView& view) {
+  tensor(name, view);
+  that(view.rank == 0 || (view.rank == 1 && view.dim(0) == 1), "{}: {}, expected [] or [1]", name,
+       to_string(view));
+  index_dtype(name, view);
+}
+
 void Checker::same_dtype(const char* name, const TensorView& view, const char* other_name,
                          const TensorView& other) {
   that(view.dtype == other.dtype, "{}: dtype is {}, expected {} ({})", name, to_string(view.dtype),

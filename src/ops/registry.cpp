@@ -14,6 +14,8 @@ std::span<const OperatorInfo> operators() {
       gather_pa_kv_cache_info(),
       scatter_pa_kv_cache_info(),
       group_memcpy_info(),
+      copy_blocks_info(),
+      swap_blocks_info(),
   };
   return table;
 }
