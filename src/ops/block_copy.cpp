@@ -197,14 +197,15 @@ class Copier {
     const auto* src = static_cast<const std::byte*>(call_.buffers.src[cache.index]) + cache.nest.src_base;
     auto* dst = static_cast<std::byte*>(call_.buffers.dst[cache.index]) + cache.nest.dst_base;
     std::int64_t p = begin / cache.bytes, at = begin % cache.bytes;
+    const std::int64_t last = ceil_div(end, cache.bytes);
     while (begin < end) {
       const Pair pair = call_.at(p);
       const bool moves = call_.active(pair);
-      const std::int64_t most = ceil_div(at + end - begin, cache.bytes);
-      const std::int64_t blocks = moves && cache.joined() ? run_length(p, pair, most) : 1;
+      const std::int64_t blocks = moves && cache.joined() ? run_length(p, pair, last - p) : 1;
       const std::int64_t bytes = std::min(blocks * cache.bytes - at, end - begin);
-      if (moves)
+      if (moves) {
         copy_part(cache.nest, src + pair.src * cache.src_step, dst + pair.dst * cache.dst_step, at, bytes);
+      }
       begin += bytes;
       p += blocks;
       at = 0;
@@ -277,13 +278,14 @@ class Copier {
 }  // namespace
 
 void check_blocks(Checker& check, const char* list, std::span<const TensorView> views, bool written) {
+  const std::string first_blocks = name_of(list, 0) + " dimension 0";
   for (std::size_t i = 0; i < views.size() && check.ok(); ++i) {
     const std::string text = name_of(list, i);
     const char* name = text.c_str();
     written ? check.output(name, views[i]) : check.tensor(name, views[i]);
     check.that(views[i].rank >= 1, "{}: rank is {}, expected 1 to {}", name, views[i].rank, kMaxRank);
     check.kv_dtype(name, views[i]);
-    if (i > 0) check.dim(name, views[i], 0, views[0].dim(0), fmt::format("{}[0] dimension 0", list));
+    if (i > 0) check.dim(name, views[i], 0, views[0].dim(0), first_blocks);
   }
 }
 
@@ -348,8 +350,10 @@ std::string BlockCopyPlan::describe_problem() const {
                                  one_pool() ? "onto the same" : "into", dst_blocks);
   for (std::size_t i = 0; i < caches.size();) {
     const auto block = [&](std::size_t at) {
-      return fmt::format("{} B: {}{}", caches[at].bytes, internal::describe(caches[at].nest),
-                         caches[at].joined() ? ", neighbours join up" : "");
+      const BlockCopyCache& cache = caches[at];
+      return fmt::format("{} B{}{}", cache.bytes,
+                         cache.nest.loop_count > 0 ? ": " + internal::describe(cache.nest) : ", dense",
+                         cache.joined() ? ", runs are one piece" : "");
     };
     std::size_t end = i + 1;
     while (end < caches.size() && block(end) == block(i)) ++end;

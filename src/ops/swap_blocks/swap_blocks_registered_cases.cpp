@@ -68,7 +68,7 @@ constexpr RegisteredCase kCases[] = {
      "nb=20,pairs=0/10;1/11,put={0/2147483647/10|0/0/2147483647|1/-2147483648/11|1/1/-2147483648}"},
     {"swap/ids_that_wrap_to_32_bits",
      "swap_blocks:idx=i64," POLICIES "nb=20,pairs=0/10;1/11,put={0/2^32/10|0/0/2^32+1|1/2^31/11|1/1/2^63-1|1/"
-                                     "-2^63/11|1/1/-2^63|1/2^63-1/2^63-1}"},
+     "-2^63/11|1/1/-2^63|1/2^63-1/2^63-1}"},
     {"swap/one_destination_of_two_pairs", S POLICIES "nb=20,pairs=0/10;1/11;2/12;3/10;4/12;5/10"},
     {"swap/destination_has_a_source_s_number", S POLICIES "nb=20,pairs=0/10;10/11;11/0"},
     {"swap/taken_and_out_of_range", S POLICIES "nb=20,pairs=0/10;1/10;20/10;1/-1"},
