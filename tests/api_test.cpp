@@ -648,11 +648,11 @@ TEST(ErrorRecord, CountsPairsOfBlocks) {
   ErrorRecord record;
   BlocksExample blocks;
   blocks.copy.index_policy = IndexPolicy::kReport;
-  blocks.mapping[2 * 3] = 10;  // pair 3: source 10 of 10 blocks
+  blocks.mapping[6] = 10;  // the source of pair 3, of 10 blocks
   EXPECT_TRUE(copy_blocks(blocks.copy, context, &record).ok());
   EXPECT_EQ(record.which, kBadSource);
-  blocks.mapping[2 * 3] = 3;
-  blocks.mapping[2 * 2 + 1] = blocks.mapping[1];  // pair 2: the destination of pair 0
+  blocks.mapping[6] = 3;
+  blocks.mapping[5] = blocks.mapping[1];  // the destinations of pairs 2 and 0
   EXPECT_TRUE(copy_blocks(blocks.copy, context, &record).ok());
   EXPECT_EQ(record.bad, 2U);
   EXPECT_EQ(record.batch, 2);

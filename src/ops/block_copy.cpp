@@ -19,10 +19,6 @@ namespace {
 // Work is split at lines: pieces that begin inside one cost more than claims that differ by one.
 constexpr std::int64_t kLine = 64;
 
-std::string name_of(const char* list, std::size_t index) {
-  return fmt::format("{}[{}]", list, index);
-}
-
 bool block_has_bytes(const TensorView& view) {
   for (int axis = 1; axis < view.rank; ++axis) {
     if (view.dim(axis) == 0) return false;
@@ -276,6 +272,10 @@ class Copier {
 };
 
 }  // namespace
+
+std::string name_of(const char* list, std::size_t index) {
+  return fmt::format("{}[{}]", list, index);
+}
 
 void check_blocks(Checker& check, const char* list, std::span<const TensorView> views, bool written) {
   const std::string first_blocks = name_of(list, 0) + " dimension 0";

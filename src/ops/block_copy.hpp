@@ -61,8 +61,10 @@ struct BlockCopyPlan : PlanBody {
   std::vector<void*> held_dst;
 };
 
+std::string name_of(const char* list, std::size_t index);  // "caches[3]"
+
 // The rules of plan() for one list of tensors, and for the rest.
-void check_blocks(Checker& check, const char* name, std::span<const TensorView> views, bool written);
+void check_blocks(Checker& check, const char* list, std::span<const TensorView> views, bool written);
 void check_pairs(Checker& check, const BlockCopyArgs& args);
 
 // REQUIRES the checks passed. Fills everything but the implementation.

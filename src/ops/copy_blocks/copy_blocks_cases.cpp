@@ -24,8 +24,8 @@ void connect(Instance& instance, const std::shared_ptr<const BlockCopyCall>& hel
     return kvferry::run(plan, b, context);
   };
   instance.call = [=](ErrorRecord* record, const Context& context) {
-    const BlockCopyCall brief = *held;  // gone before a stream begins
-    return copy_blocks(args_of(brief), context, record);
+    const auto brief = std::make_unique<BlockCopyCall>(*held);  // gone before a stream begins
+    return copy_blocks(args_of(*brief), context, record);
   };
 }
 

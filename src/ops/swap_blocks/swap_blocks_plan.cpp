@@ -9,7 +9,7 @@ namespace {
 
 // Block i of one side fits block i of the other.
 void check_counterpart(Checker& check, std::size_t i, const TensorView& src, const TensorView& dst) {
-  const std::string dst_text = fmt::format("dst[{}]", i), src_text = fmt::format("src[{}]", i);
+  const std::string dst_text = name_of("dst", i), src_text = name_of("src", i);
   const char* name = dst_text.c_str();
   check.same_dtype(name, dst, src_text.c_str(), src);
   check.that(dst.rank == src.rank, "{}: rank is {}, expected {} ({})", name, dst.rank, src.rank, src_text);
