@@ -11,9 +11,8 @@ namespace kvferry::harness {
 
 std::span<const OperatorInfo> operators() {
   static const std::array table = {
-      gather_pa_kv_cache_info(),
-      scatter_pa_kv_cache_info(),
-      group_memcpy_info(),
+      gather_pa_kv_cache_info(), scatter_pa_kv_cache_info(), group_memcpy_info(),
+      transfer_layers_info(),    gather_dequant_info(),
   };
   return table;
 }

@@ -27,5 +27,7 @@ std::vector<std::pair<const OperatorInfo*, Case>> resolve(std::string_view text)
 const OperatorInfo& gather_pa_kv_cache_info();
 const OperatorInfo& scatter_pa_kv_cache_info();
 const OperatorInfo& group_memcpy_info();
+const OperatorInfo& transfer_layers_info();
+const OperatorInfo& gather_dequant_info();
 
 }  // namespace kvferry::harness
