@@ -70,9 +70,10 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
 namespace kvferry {
 namespace {
 
-// Runs `args` 20 times after 3 for warming up (threads start at the first large call).
-template <class Args>
-void expect_no_allocation(const Args& args, const char* what) {
+// Runs `args` 20 times after 3 for warming up (threads start at the first large call). `room` is for the
+// operators whose buffers need a list of pointers.
+template <class Args, class... Room>
+void expect_no_allocation(const Args& args, const char* what, Room&... room) {
   for (const int threads : {1, 3}) {
     for (const bool with_stream : {false, true}) {
       for (const char* implementation : {"generic", ""}) {
@@ -84,7 +85,7 @@ void expect_no_allocation(const Args& args, const char* what) {
         const Context context(options);
         const Plan planned = plan(args, context).value();
         std::vector<std::byte> memory(static_cast<std::size_t>(planned.workspace_bytes()));
-        auto pointers = buffers(args);
+        auto pointers = buffers(args, room...);
         pointers.workspace = {memory.data(), planned.workspace_bytes()};
         const auto run_all = [&](int times) {
           bool ok = true;
@@ -117,10 +118,18 @@ TEST(Allocation, NoneInRun) {
     GatherExample gather(width, 16);
     ScatterExample scatter(width, 60);
     GroupMemcpyExample copies(width, 40);
+    TransferLayersExample layers(width, 20);
+    GatherDequantExample dequant(width / 24);
     for (const IndexPolicy policy : {IndexPolicy::kDefault, IndexPolicy::kReport, IndexPolicy::kReject}) {
       gather.args.index_policy = scatter.args.index_policy = policy;
+      layers.args.index_policy = dequant.args.index_policy = policy;
       expect_no_allocation(gather.args, "gather_pa_kv_cache");
       expect_no_allocation(scatter.args, "scatter_pa_kv_cache");
+      expect_no_allocation(dequant.args, "gather_dequant");
+      expect_no_allocation(layers.args, "transfer_layers to the chunk", layers.pointers);
+      TransferLayersArgs back = layers.args;
+      back.direction = TransferDirection::kChunkToPools;
+      expect_no_allocation(back, "transfer_layers to the pools", layers.pointers);
     }
     expect_no_allocation(copies.args, "group_memcpy");
     copies.args.checked = true;
@@ -132,6 +141,8 @@ TEST(Allocation, NoneInRun) {
     EXPECT_TRUE(gather.right());
     EXPECT_TRUE(scatter.right());
     EXPECT_TRUE(copies.right());
+    EXPECT_TRUE(layers.right());
+    EXPECT_TRUE(dequant.right());
   }
 }
 

@@ -132,6 +132,13 @@ TEST(Plan, EmptyAndForeignPlansAreRefused) {
   GroupMemcpyExample copies;
   EXPECT_EQ(run(foreign, buffers(copies.args), context).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(copies.untouched());
+  TransferLayersExample layers;
+  EXPECT_EQ(run(foreign, buffers(layers.args, layers.pointers), context).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(layers.untouched());
+  GatherDequantExample dequant;
+  EXPECT_EQ(run(foreign, buffers(dequant.args), context).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(dequant.untouched());
 }
 
 TEST(Plan, ServesManyLayers) {
@@ -238,6 +245,23 @@ TEST(Run, NullBuffersAreNamed) {
   check_scatter("key", &ScatterPaKvCacheBuffers::key);
   check_scatter("key_cache", &ScatterPaKvCacheBuffers::key_cache);
   check_scatter("slot_mapping", &ScatterPaKvCacheBuffers::slot_mapping);
+
+  GatherDequantExample dequant;
+  const Plan dequant_plan = plan(dequant.args, context).value();
+  Scratch dequant_scratch(dequant_plan);
+  const auto check_dequant = [&](const char* name, auto member) {
+    GatherDequantBuffers pointers = buffers(dequant.args);
+    pointers.workspace = dequant_scratch.get();
+    pointers.*member = nullptr;
+    const Status status = run(dequant_plan, pointers, context);
+    EXPECT_EQ(status.code(), StatusCode::kNull) << name;
+    EXPECT_TRUE(has(status.message(), std::string(name) + ":")) << status.message();
+    EXPECT_TRUE(dequant.untouched()) << name;
+  };
+  check_dequant("cache", &GatherDequantBuffers::cache);
+  check_dequant("block_tables", &GatherDequantBuffers::block_tables);
+  check_dequant("seq_lens", &GatherDequantBuffers::seq_lens);
+  check_dequant("out", &GatherDequantBuffers::out);
   GroupMemcpyExample copies;
   GroupMemcpyBuffers pointers = buffers(copies.args);
   pointers.addr_table = nullptr;
@@ -291,6 +315,8 @@ TEST(Context, ForcedImplementations) {
   EXPECT_TRUE(example.untouched());
   EXPECT_EQ(plan(ScatterExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(plan(GroupMemcpyExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(TransferLayersExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(GatherDequantExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
 }
 
 TEST(Context, ForcedByTheEnvironment) {
@@ -300,6 +326,8 @@ TEST(Context, ForcedByTheEnvironment) {
     EXPECT_EQ(plan(example.args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(ScatterExample().args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(GroupMemcpyExample().args, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(TransferLayersExample().args, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(GatherDequantExample().args, Context())->implementation(), "generic");
   }
   {
     const Environment force("KVFERRY_FORCE_IMPL", "warp9");
@@ -368,6 +396,8 @@ TEST(Context, OneForManyThreads) {
       GatherExample gather(caller % 2 == 0 ? 8 << 10 : 40, 16);
       ScatterExample scatter(caller % 2 == 0 ? 8 << 10 : 40, 100);
       GroupMemcpyExample copies(1000, 900);
+      TransferLayersExample layers(caller % 2 == 0 ? 8 << 10 : 40, 20);
+      GatherDequantExample dequant(caller % 2 == 0 ? 100 : 2);
       scatter.args.index_policy = IndexPolicy::kReject;
       copies.args.checked = true;
       for (int i = 0; i < 25; ++i) {
@@ -375,6 +405,8 @@ TEST(Context, OneForManyThreads) {
         wrong += gather_pa_kv_cache(gather.args, context).ok() && gather.right() ? 0 : 1;
         wrong += scatter_pa_kv_cache(scatter.args, context).ok() && scatter.right() ? 0 : 1;
         wrong += group_memcpy(copies.args, context).ok() && copies.right() ? 0 : 1;
+        wrong += transfer_layers(layers.args, context).ok() && layers.right() ? 0 : 1;
+        wrong += gather_dequant(dequant.args, context).ok() && dequant.right() ? 0 : 1;
       }
     });
   }
@@ -504,6 +536,23 @@ TEST(Stream, OutlivesContextsAndPlansOfItsWork) {
   EXPECT_TRUE(example.right());
 }
 
+TEST(Stream, OneCallFormsKeepTheirListsOfPools) {
+  Stream stream;
+  TransferLayersExample example(16 << 10, 32);
+  {
+    const Context context = with_stream(stream, 2);
+    GatherExample busy(16 << 10, 64);  // the transfer waits behind it
+    EXPECT_TRUE(gather_pa_kv_cache(busy.args, context).ok());
+    std::vector<TensorView> pools = example.pools;
+    TransferLayersArgs args = example.args;
+    args.key_caches = pools;
+    EXPECT_TRUE(transfer_layers(args, context).ok());
+    for (TensorView& pool : pools) pool.data = nullptr;
+    EXPECT_TRUE(stream.wait().ok());
+  }
+  EXPECT_TRUE(example.right());
+}
+
 TEST(Stream, ManyThreadsEnqueueAndWait) {
   Stream stream;
   std::atomic<int> wrong = 0;
@@ -563,6 +612,25 @@ TEST(ErrorRecord, AccumulatesOverCalls) {
   EXPECT_EQ(slots.id, 1 << 20);
   EXPECT_EQ(slots.which, kBadKey);
   EXPECT_TRUE(scatter_pa_kv_cache(scatter.args, context, nullptr).ok());
+}
+
+TEST(ErrorRecord, OfTransferLayersAccumulates) {
+  const Context context = with_threads(1);
+  ErrorRecord record;
+  TransferLayersExample example;
+  example.args.index_policy = IndexPolicy::kReport;
+  example.ids[2] = 1000;
+  EXPECT_TRUE(transfer_layers(example.args, context, &record).ok());
+  EXPECT_EQ(record.bad, 1U);  // once, not for each layer
+  EXPECT_EQ(record.which, kBadSource);
+  example.args.direction = TransferDirection::kChunkToPools;
+  example.ids[1] = example.ids[0];
+  EXPECT_TRUE(transfer_layers(example.args, context, &record).ok());
+  EXPECT_EQ(record.bad, 3U);
+  EXPECT_EQ(record.batch, 1);
+  EXPECT_EQ(record.which, kBadDuplicate);
+  EXPECT_EQ(record.op, static_cast<std::uint32_t>(Operator::kTransferLayers));
+  EXPECT_TRUE(transfer_layers(example.args, context, nullptr).ok());
 }
 
 TEST(ErrorRecord, TieOverCallsKeepsTheFirstEntry) {

@@ -85,12 +85,7 @@ void connect(Instance& instance, const std::shared_ptr<const TransferLayersCall>
     return kvferry::run(plan, b, context);
   };
   instance.call = [call](ErrorRecord* record, const Context& context) {
-    // The lists of pools may end with the call, even when the work is only enqueued.
-    TransferLayersCall copy = *call;
-    const Status status = transfer_layers(copy.args(), context, record);
-    for (TensorView& pool : copy.keys) pool.data = nullptr;
-    for (TensorView& pool : copy.values) pool.data = nullptr;
-    return status;
+    return transfer_layers(call->args(), context, record);
   };
 }
 

@@ -13,7 +13,7 @@ constexpr RegisteredCase kCases[] = {
     // Shapes.
     {"layers/default", T "policy={default|report|reject}"},
     {"layers/61_layers", T "l=61,n=7,bs=16,h=1,d=72"},
-    {"layers/61_layers_mla", T "l=61,values=0,n=5,bs=64,h=1,d=576,dtype=bf16"},
+    {"layers/61_layers_mla", T "l=61,values=0,n=3,bs=16,h=1,d=576,dtype=bf16"},
     {"layers/mla", T "values=0,policy={default|report|reject}"},
     {"layers/one_of_everything", T "l=1,n=1,nb=1,bs=1,h=1,d=1,values={0|1}"},
     {"layers/one_layer", T "l=1,n=9"},
@@ -21,8 +21,9 @@ constexpr RegisteredCase kCases[] = {
     {"layers/slots_of_92_bytes", T "dtype=bf16,h=1,d=46,bs=16,kc={dense|pad2:2}"},
     {"layers/slot_bytes_small", T "dtype=u8,h=1,d={1..33},bs=3"},
     {"layers/block_bytes_thresholds",
-     T "dtype=u8,h=1,bs=1,l=2,d={63|64|65|511|512|513|4095|4096|4097|64k-1|64k|128k-1|128k|128k+1|1M+1},"
-       "n=3,streaming={0|1}"},
+     T "dtype=u8,h=1,bs=1,l=2,d={63|64|65|511|512|513|4095|4096|4097},n=3,streaming={0|1}"},
+    {"layers/block_bytes_large",
+     "transfer_layers:dir={out|in},dtype=u8,values=0,h=1,bs=1,l=2,d={64k-1|64k|128k-1|128k|128k+1|1M+1},n=2"},
     {"layers/rows_of_656_bytes", T "dtype=u8,values=0,h=1,d=656,bs=64,kc={dense|pad2:48}"},
 
     // Ids.
@@ -88,12 +89,12 @@ constexpr RegisteredCase kCases[] = {
     // Around the sizes where threads and non-temporal stores begin.
     {"layers/around_256_kib", T "dtype=u8,l=2,h=1,d=1024,bs=16,n={3|4|5},nb=9,align={0|5},streaming={0|1}"},
     {"layers/around_32_mib",
-     "transfer_layers:dir={out|in},chunk={layer|page},dtype=u8,l=4,h=1,d=4096,bs=16,n={63|64|65},nb=70,"
+     "transfer_layers:{dir=out,chunk=layer|dir=in,chunk=page},dtype=u32,l=4,h=1,d=1024,bs=16,n={63|64|65},nb="
+     "70,"
      "threads=1;3,streaming={0|1}"},
     {"layers/one_large_block", T "dtype=u8,l=1,values=0,n=1,h=1,d=4096,bs=1000,threads=1;2;3;4"},
     {"layers/small_blocks_in_one_large_call",
-     "transfer_layers:dir={out|in},chunk={layer|page},dtype=u8,l=3,bs=1,h=1,d=40,n=40k,nb=40k,streaming=1,"
-     "threads=1;3"},
+     "transfer_layers:dir={out|in},dtype=u32,l=3,bs=1,h=1,d=10,n=30k,nb=30k,streaming=1,threads=1;3"},
     {"layers/large_blocks_that_are_not_dense",
      "transfer_layers:dir={out|in},chunk={layer|page},kc=order0213,l=2,n=6,bs=128,h=8,d=128,threads=1;3"},
 };
