@@ -71,8 +71,8 @@ MUTANTS = [
     Mutant("ties away from zero in plain C++", DEQUANT_GENERIC, "bits + 0x7fffU + (bits >> 16 & 1U)", "bits + 0x8000U", "gather_dequant"),
     Mutant("subnormal codes are zero", DEQUANT_GENERIC, "static_cast<float>(mantissa) / 512.0F", "static_cast<float>(mantissa) * 0.0F", "gather_dequant"),
     Mutant("NaN keeps its sign", DEQUANT_GENERIC, "nan ? 0x7fc0U : rounded", "nan ? 0x7fc0U | (bits >> 16 & 0x8000U) : rounded", "gather_dequant"),
-    Mutant("NaN code is 480", DEQUANT_AVX2, "_mm256_or_si256(sign, nan)", "_mm256_or_si256(sign, _mm256_setzero_si256())", "gather_dequant"),
-    Mutant("middle quarters stay", DEQUANT_AVX2, "_mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8)", "_mm256_packus_epi32(low, high)", "gather_dequant"),
+    Mutant("NaN code is 480", DEQUANT_AVX2, "_mm256_or_si256(_mm256_or_si256(value, sign), nan)", "_mm256_or_si256(value, sign)", "gather_dequant"),
+    Mutant("hidden bit for subnormal codes", DEQUANT_AVX2, "_mm256_blendv_epi8(normal, _mm256_shuffle_epi8(table, bytes), is_subnormal)", "normal", "gather_dequant"),
     Mutant("the caller's float environment", DEQUANT, "std::fesetenv(FE_DFL_ENV);", "", "gather_dequant"),
     Mutant("bad ids leave the row alone", DEQUANT, "std::memset(dst, 0, Row::kOutBytes);", "", "gather_dequant"),
     # layouts and kernels

@@ -123,7 +123,7 @@ Status TransferLayersPlan::check(const TransferLayersBuffers& buffers) const {
 std::string TransferLayersPlan::describe_problem() const {
   std::string text =
       fmt::format("  problem         {} layers x {} blocks of {} slots, {}, {} {}\n", layers, entries,
-                  block_size, parts == 2 ? "K and V" : "K alone", to_chunk ? "pools to" : "pools from",
+                  block_size, parts == 2 ? "K and V" : "K alone", to_chunk ? "out to" : "in from",
                   page_first ? "a page-first chunk" : "a layer-first chunk");
   if (nothing_to_do()) return text + "  slot            empty: skipped\n";
   for (const TokenMove& move : moves)
