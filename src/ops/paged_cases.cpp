@@ -161,16 +161,16 @@ ReadsTensors add_reads(Instance& instance, const Case& from, DType index_type, c
   return tensors;
 }
 
-void set_random_reads(Case& made, Random& random, std::int64_t bs, bool wide) {
+void set_random_reads(Case& made, Random& random, std::int64_t block_size, bool wide) {
   const auto some = [&](std::int64_t n) { return random.one_in(n); };
   Shape lens(to_size(random.between(1, 6)));
-  for (std::int64_t& length : lens) length = some(4) ? 0 : random.between(1, 3 * bs + 1);
+  for (std::int64_t& length : lens) length = some(4) ? 0 : random.between(1, 3 * block_size + 1);
   const std::int64_t sum = std::accumulate(lens.begin(), lens.end(), std::int64_t{0});
   const auto batches = static_cast<std::int64_t>(lens.size());
   const bool cumsum = some(2);
   if (cumsum && some(5)) {  // sums that decrease, start below zero, overshoot
     Shape sums;
-    for (std::int64_t i = 0; i <= batches; ++i) sums.push_back(random.between(-bs - 2, sum + 3));
+    for (std::int64_t i = 0; i <= batches; ++i) sums.push_back(random.between(-block_size - 2, sum + 3));
     if (wide && some(4)) sums.front() = -(std::int64_t{1} << 62);
     if (wide && some(4)) sums.back() = std::numeric_limits<std::int64_t>::max();
     made.set("sums", print_integers(sums));
@@ -184,15 +184,15 @@ void set_random_reads(Case& made, Random& random, std::int64_t bs, bool wide) {
     if (lens.back() > (1 << 20)) {
       made.set("n", sum + random.between(-2, 9) + 2);
     } else if (some(2)) {
-      made.set("extra", random.between(-bs - 1, bs + 1));
+      made.set("extra", random.between(-block_size - 1, block_size + 1));
     }
   }
   const std::int64_t width = random.between(1, 4);
   if (some(2)) made.set("w", width);
   if (some(3)) {
     Shape offsets;
-    for (std::int64_t i = 0; i < batches; ++i) offsets.push_back(random.between(0, 2 * bs + 1));
-    if (some(4)) offsets.front() = random.pick(Shape{-1, -bs, -5 * bs, 100 * bs});
+    for (std::int64_t i = 0; i < batches; ++i) offsets.push_back(random.between(0, 2 * block_size + 1));
+    if (some(4)) offsets.front() = random.pick(Shape{-1, -block_size, -5 * block_size, 100 * block_size});
     if (wide && some(6))
       offsets.back() = random.pick(
           Shape{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()});

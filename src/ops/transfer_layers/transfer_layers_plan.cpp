@@ -2,6 +2,7 @@
 #include "ops/transfer_layers/transfer_layers_plan.hpp"
 
 #include <array>
+#include <cstdio>
 
 #include "backends/cpu/parallel_for.hpp"
 #include "core/checked_math.hpp"
@@ -18,7 +19,7 @@ using Args = TransferLayersArgs;
 class PoolName {
  public:
   PoolName(const char* tensor, std::size_t layer) {
-    *fmt::format_to_n(text_.data(), text_.size() - 1, "{}[{}]", tensor, layer).out = '\0';
+    std::snprintf(text_.data(), text_.size(), "%s[%zu]", tensor, layer);
   }
   const char* get() const { return text_.data(); }
 
