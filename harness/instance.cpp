@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "harness/random.hpp"
@@ -212,6 +213,30 @@ void Instance::store(std::size_t tensor, std::span<const std::int64_t> values) {
       store_index(to, {n / columns, n % columns}, value);
     } else {
       store_index(to, {n}, value);
+    }
+  }
+}
+
+void Instance::fill_named_blocks(std::size_t tensor, std::span<const std::int64_t> ids) {
+  if (storages[tensors[tensor].storage].live.placement() != Placement::kSparse) return;
+  const Array blocks = array(tensor);
+  std::set<std::int64_t> named;
+  for (const std::int64_t id : ids) {
+    if (id >= 0 && id < blocks.dim(0)) named.insert(id);
+  }
+  const std::int64_t block_elements = blocks.elements() / std::max<std::int64_t>(blocks.dim(0), 1);
+  if (static_cast<std::int64_t>(named.size()) * block_elements > (1 << 26)) {
+    throw CaseError("too many blocks of a sparse tensor are named");
+  }
+  Random random(seed_ + tensor);
+  for (const std::int64_t id : named) {
+    for (std::int64_t i = 0; i < block_elements; ++i) {
+      std::byte* element = blocks.at({id});
+      std::int64_t rest = i;
+      for (std::size_t axis = blocks.shape.size(); --axis > 0; rest /= blocks.dim(axis))
+        element += rest % blocks.dim(axis) * blocks.strides[axis] * blocks.item;
+      const std::uint64_t bytes = random.next();
+      std::memcpy(element, &bytes, to_size(blocks.item));
     }
   }
 }

@@ -111,6 +111,10 @@ class Instance {
   // the dtype cannot hold.
   void store(std::size_t tensor, std::span<const std::int64_t> values);
 
+  // Of a tensor in sparse memory, which is zero: random bytes for the blocks (indices of axis 0) among `ids`.
+  // Others stay as they are.
+  void fill_named_blocks(std::size_t tensor, std::span<const std::int64_t> ids);
+
   // Freezes live as initial and starts expected from it. After it, only the oracle writes.
   void seal();
   // For sparse outputs: the pages that the oracle wrote get random bytes before and in the expectation. True

@@ -123,14 +123,23 @@ TEST(Allocation, NoneInRun) {
     GroupMemcpyExample copies(width, 40);
     SelectionExample selection(width, 60);
     BlocksExample blocks(width, 40);
+    TransferLayersExample layers(width, 20);
+    GatherDequantExample dequant(width / 24);
     for (const IndexPolicy policy : {IndexPolicy::kDefault, IndexPolicy::kReport, IndexPolicy::kReject}) {
       gather.args.index_policy = scatter.args.index_policy = selection.args.index_policy = policy;
       blocks.copy.index_policy = blocks.swap.index_policy = policy;
+      layers.args.index_policy = dequant.args.index_policy = policy;
       expect_no_allocation(gather.args, "gather_pa_kv_cache");
       expect_no_allocation(scatter.args, "scatter_pa_kv_cache");
       expect_no_allocation(selection.args, "gather_selection_kv_cache");
       expect_no_allocation(blocks.copy, blocks.copy_buffers(), "copy_blocks");
       expect_no_allocation(blocks.swap, blocks.swap_buffers(), "swap_blocks");
+      expect_no_allocation(dequant.args, "gather_dequant");
+      TransferLayersArgs back = layers.args;
+      back.direction = TransferDirection::kChunkToPools;
+      expect_no_allocation(layers.args, buffers(layers.args, layers.pointers),
+                           "transfer_layers to the chunk");
+      expect_no_allocation(back, buffers(back, layers.pointers), "transfer_layers to the pools");
     }
     expect_no_allocation(copies.args, "group_memcpy");
     copies.args.checked = true;
@@ -145,6 +154,8 @@ TEST(Allocation, NoneInRun) {
     EXPECT_TRUE(selection.right());
     EXPECT_TRUE(blocks.copied());
     EXPECT_TRUE(blocks.swapped());
+    EXPECT_TRUE(layers.right());
+    EXPECT_TRUE(dequant.right());
   }
 }
 

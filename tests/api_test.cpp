@@ -147,6 +147,13 @@ TEST(Plan, EmptyAndForeignPlansAreRefused) {
   EXPECT_EQ(run(copy, blocks.swap_buffers(), context).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(run(foreign, blocks.copy_buffers(), context).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(blocks.untouched());
+  TransferLayersExample layers;
+  EXPECT_EQ(run(foreign, buffers(layers.args, layers.pointers), context).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(layers.untouched());
+  GatherDequantExample dequant;
+  EXPECT_EQ(run(foreign, buffers(dequant.args), context).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(dequant.untouched());
 }
 
 TEST(Plan, ServesManyLayers) {
@@ -282,6 +289,23 @@ TEST(Run, NullBuffersAreNamed) {
   check_scatter("key", &ScatterPaKvCacheBuffers::key);
   check_scatter("key_cache", &ScatterPaKvCacheBuffers::key_cache);
   check_scatter("slot_mapping", &ScatterPaKvCacheBuffers::slot_mapping);
+
+  GatherDequantExample dequant;
+  const Plan dequant_plan = plan(dequant.args, context).value();
+  Scratch dequant_scratch(dequant_plan);
+  const auto check_dequant = [&](const char* name, auto member) {
+    GatherDequantBuffers pointers = buffers(dequant.args);
+    pointers.workspace = dequant_scratch.get();
+    pointers.*member = nullptr;
+    const Status status = run(dequant_plan, pointers, context);
+    EXPECT_EQ(status.code(), StatusCode::kNull) << name;
+    EXPECT_TRUE(has(status.message(), std::string(name) + ":")) << status.message();
+    EXPECT_TRUE(dequant.untouched()) << name;
+  };
+  check_dequant("cache", &GatherDequantBuffers::cache);
+  check_dequant("block_tables", &GatherDequantBuffers::block_tables);
+  check_dequant("seq_lens", &GatherDequantBuffers::seq_lens);
+  check_dequant("out", &GatherDequantBuffers::out);
   GroupMemcpyExample copies;
   GroupMemcpyBuffers pointers = buffers(copies.args);
   pointers.addr_table = nullptr;
@@ -418,6 +442,8 @@ TEST(Context, ForcedImplementations) {
   EXPECT_EQ(plan(SelectionExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(plan(BlocksExample().copy, forced("warp9")).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(plan(BlocksExample().swap, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(TransferLayersExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(GatherDequantExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
 }
 
 TEST(Context, ForcedByTheEnvironment) {
@@ -430,6 +456,8 @@ TEST(Context, ForcedByTheEnvironment) {
     EXPECT_EQ(plan(SelectionExample().args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(BlocksExample().copy, Context())->implementation(), "generic");
     EXPECT_EQ(plan(BlocksExample().swap, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(TransferLayersExample().args, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(GatherDequantExample().args, Context())->implementation(), "generic");
   }
   {
     const Environment force("KVFERRY_FORCE_IMPL", "warp9");
@@ -499,6 +527,8 @@ TEST(Context, OneForManyThreads) {
       ScatterExample scatter(caller % 2 == 0 ? 8 << 10 : 40, 100);
       GroupMemcpyExample copies(1000, 900);
       SelectionExample selection(caller % 2 == 0 ? 8 << 10 : 40, 60);
+      TransferLayersExample layers(caller % 2 == 0 ? 8 << 10 : 40, 20);
+      GatherDequantExample dequant(caller % 2 == 0 ? 100 : 2);
       scatter.args.index_policy = IndexPolicy::kReject;
       copies.args.checked = true;
       BlocksExample blocks(1000, 900);
@@ -512,6 +542,8 @@ TEST(Context, OneForManyThreads) {
         wrong += gather_selection_kv_cache(selection.args, context).ok() && selection.right() ? 0 : 1;
         wrong += swap_blocks(blocks.swap, context).ok() && blocks.swapped() ? 0 : 1;
         wrong += copy_blocks(blocks.copy, context).ok() && blocks.copied() ? 0 : 1;
+        wrong += transfer_layers(layers.args, context).ok() && layers.right() ? 0 : 1;
+        wrong += gather_dequant(dequant.args, context).ok() && dequant.right() ? 0 : 1;
       }
     });
   }
@@ -661,6 +693,23 @@ TEST(Stream, OutlivesContextsAndPlansOfItsWork) {
   EXPECT_TRUE(example.right());
 }
 
+TEST(Stream, OneCallFormsKeepTheirListsOfPools) {
+  Stream stream;
+  TransferLayersExample example(16 << 10, 32);
+  {
+    const Context context = with_stream(stream, 2);
+    GatherExample busy(16 << 10, 64);  // the transfer waits behind it
+    EXPECT_TRUE(gather_pa_kv_cache(busy.args, context).ok());
+    std::vector<TensorView> pools = example.pools;
+    TransferLayersArgs args = example.args;
+    args.key_caches = pools;
+    EXPECT_TRUE(transfer_layers(args, context).ok());
+    for (TensorView& pool : pools) pool.data = nullptr;
+    EXPECT_TRUE(stream.wait().ok());
+  }
+  EXPECT_TRUE(example.right());
+}
+
 TEST(Stream, ManyThreadsEnqueueAndWait) {
   Stream stream;
   std::atomic<int> wrong = 0;
@@ -757,6 +806,25 @@ TEST(ErrorRecord, CountsPairsOfBlocks) {
   EXPECT_EQ(record.which, kBadDestination | kBadDuplicate);
   EXPECT_EQ(record.op, static_cast<std::uint32_t>(Operator::kCopyBlocks));
   EXPECT_TRUE(copy_blocks(blocks.copy, context, nullptr).ok());
+}
+
+TEST(ErrorRecord, OfTransferLayersAccumulates) {
+  const Context context = with_threads(1);
+  ErrorRecord record;
+  TransferLayersExample example;
+  example.args.index_policy = IndexPolicy::kReport;
+  example.ids[2] = 1000;
+  EXPECT_TRUE(transfer_layers(example.args, context, &record).ok());
+  EXPECT_EQ(record.bad, 1U);  // once, not for each layer
+  EXPECT_EQ(record.which, kBadSource);
+  example.args.direction = TransferDirection::kChunkToPools;
+  example.ids[1] = example.ids[0];
+  EXPECT_TRUE(transfer_layers(example.args, context, &record).ok());
+  EXPECT_EQ(record.bad, 3U);
+  EXPECT_EQ(record.batch, 1);
+  EXPECT_EQ(record.which, kBadDuplicate);
+  EXPECT_EQ(record.op, static_cast<std::uint32_t>(Operator::kTransferLayers));
+  EXPECT_TRUE(transfer_layers(example.args, context, nullptr).ok());
 }
 
 TEST(ErrorRecord, TieOverCallsKeepsTheFirstEntry) {

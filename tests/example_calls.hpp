@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "kvferry/ops/copy_blocks.hpp"
+#include "kvferry/ops/gather_dequant.hpp"
 #include "kvferry/ops/gather_pa_kv_cache.hpp"
 #include "kvferry/ops/gather_selection_kv_cache.hpp"
 #include "kvferry/ops/group_memcpy.hpp"
 #include "kvferry/ops/scatter_pa_kv_cache.hpp"
 #include "kvferry/ops/swap_blocks.hpp"
+#include "kvferry/ops/transfer_layers.hpp"
 
 namespace kvferry {
 
@@ -195,82 +197,173 @@ struct SelectionExample {
         const std::int64_t from = full_table[static_cast<std::size_t>(ids[p] / 4)] * 4 + ids[p] % 4;
         if (!std::equal(selection.begin() + to * width, selection.begin() + (to + 1) * width,
                         full.begin() + from * width)) {
-          // `pairs` pairs between the halves of two caches, or between two pools of two caches: block p goes
-          // to the last but p. Blocks of the caches have `bytes` and 3 bytes.
-          struct BlocksExample {
-            explicit BlocksExample(std::int64_t block_bytes = 48, std::int64_t count = 5)
-                : bytes(block_bytes), pairs(count) {
-              for (const std::int64_t size : {bytes, std::int64_t{3}}) {
-                auto& source = src.emplace_back(static_cast<std::size_t>(2 * pairs * size), std::uint8_t{77});
-                std::iota(source.begin(), source.begin() + pairs * size, std::uint8_t{3});
-                dst.push_back(source);
-                std::fill(dst.back().begin(), dst.back().end(), std::uint8_t{77});
-                src_views.push_back(contiguous(src.back().data(), DType::kUInt8, {2 * pairs, size}));
-                dst_views.push_back(contiguous(dst.back().data(), DType::kUInt8, {2 * pairs, size}));
-              }
-              for (std::int64_t p = 0; p < pairs; ++p) mapping.insert(mapping.end(), {p, 2 * pairs - 1 - p});
-              const TensorView ids = contiguous(mapping.data(), DType::kInt64, {pairs, 2});
-              copy = {src_views, ids, {}, IndexPolicy::kDefault};
-              swap = {src_views, dst_views, ids, {}, IndexPolicy::kDefault};
-            }
-            BlocksExample(const BlocksExample&) = delete;
-            BlocksExample& operator=(const BlocksExample&) = delete;
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(selection.begin(), selection.end(), [](std::uint8_t byte) { return byte == 77; }) &&
+           std::all_of(status.begin(), status.end(), [](std::int32_t id) { return id == -1; });
+  }
+  void clear() {
+    std::fill(selection.begin(), selection.end(), std::uint8_t{77});
+    std::fill(status.begin(), status.end(), -1);
+  }
 
-            CopyBlocksBuffers copy_buffers() { return buffers(copy, caches); }
-            SwapBlocksBuffers swap_buffers() { return buffers(swap, sources, caches); }
+  std::int64_t width;
+  std::int64_t count;
+  std::int64_t columns;
+  std::vector<std::uint8_t> full, selection;
+  std::vector<std::int32_t> table, full_table, status, topk, lens, q = {2}, out = {-1, -1};
+  GatherSelectionKvCacheArgs args;
+};
 
-            bool copied() const { return right(src); }
-            bool swapped() const { return right(dst); }
-            bool untouched() const {
-              const auto is_77 = [](std::uint8_t byte) { return byte == 77; };
-              bool all = true;
-              for (std::size_t i = 0; i < 2; ++i) {
-                const auto middle = src[i].begin() + static_cast<std::ptrdiff_t>(src[i].size() / 2);
-                all = all && std::all_of(middle, src[i].end(), is_77) &&
-                      std::all_of(dst[i].begin(), dst[i].end(), is_77);
-              }
-              return all;
-            }
+// `pairs` pairs between the halves of two caches, or between two pools of two caches: block p goes to the
+// last but p. Blocks of the caches have `bytes` and 3 bytes.
+struct BlocksExample {
+  explicit BlocksExample(std::int64_t block_bytes = 48, std::int64_t count = 5)
+      : bytes(block_bytes), pairs(count) {
+    for (const std::int64_t size : {bytes, std::int64_t{3}}) {
+      auto& source = src.emplace_back(static_cast<std::size_t>(2 * pairs * size), std::uint8_t{77});
+      std::iota(source.begin(), source.begin() + pairs * size, std::uint8_t{3});
+      dst.push_back(source);
+      std::fill(dst.back().begin(), dst.back().end(), std::uint8_t{77});
+      src_views.push_back(contiguous(src.back().data(), DType::kUInt8, {2 * pairs, size}));
+      dst_views.push_back(contiguous(dst.back().data(), DType::kUInt8, {2 * pairs, size}));
+    }
+    for (std::int64_t p = 0; p < pairs; ++p) mapping.insert(mapping.end(), {p, 2 * pairs - 1 - p});
+    const TensorView ids = contiguous(mapping.data(), DType::kInt64, {pairs, 2});
+    copy = {src_views, ids, {}, IndexPolicy::kDefault};
+    swap = {src_views, dst_views, ids, {}, IndexPolicy::kDefault};
+  }
+  BlocksExample(const BlocksExample&) = delete;
+  BlocksExample& operator=(const BlocksExample&) = delete;
 
-            std::int64_t bytes;
-            std::int64_t pairs;
-            std::vector<std::vector<std::uint8_t>> src, dst;
-            std::vector<TensorView> src_views, dst_views;
-            std::vector<std::int64_t> mapping;
-            CopyBlocksArgs copy;
-            SwapBlocksArgs swap;
-            const void* sources[2] = {};
-            void* caches[2] = {};
+  CopyBlocksBuffers copy_buffers() { return buffers(copy, caches); }
+  SwapBlocksBuffers swap_buffers() { return buffers(swap, sources, caches); }
 
-           private:
-            bool right(const std::vector<std::vector<std::uint8_t>>& to) const {
-              for (std::size_t i = 0; i < 2; ++i) {
-                const std::int64_t size = src_views[i].dim(1);
-                for (std::int64_t p = 0; p < pairs; ++p) {
-                  if (!std::equal(src[i].begin() + p * size, src[i].begin() + (p + 1) * size,
-                                  to[i].begin() + (2 * pairs - 1 - p) * size)) {
-                    return false;
-                  }
-                }
-              }
-              return true;
-            }
-            bool untouched() const {
-              return std::all_of(selection.begin(), selection.end(),
-                                 [](std::uint8_t byte) { return byte == 77; }) &&
-                     std::all_of(status.begin(), status.end(), [](std::int32_t id) { return id == -1; });
-            }
-            void clear() {
-              std::fill(selection.begin(), selection.end(), std::uint8_t{77});
-              std::fill(status.begin(), status.end(), -1);
-            }
+  bool copied() const { return right(src); }
+  bool swapped() const { return right(dst); }
+  bool untouched() const {
+    const auto is_77 = [](std::uint8_t byte) { return byte == 77; };
+    bool all = true;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto middle = src[i].begin() + static_cast<std::ptrdiff_t>(src[i].size() / 2);
+      all =
+          all && std::all_of(middle, src[i].end(), is_77) && std::all_of(dst[i].begin(), dst[i].end(), is_77);
+    }
+    return all;
+  }
 
-            std::int64_t width;
-            std::int64_t count;
-            std::int64_t columns;
-            std::vector<std::uint8_t> full, selection;
-            std::vector<std::int32_t> table, full_table, status, topk, lens, q = {2}, out = {-1, -1};
-            GatherSelectionKvCacheArgs args;
-          };
+  std::int64_t bytes;
+  std::int64_t pairs;
+  std::vector<std::vector<std::uint8_t>> src, dst;
+  std::vector<TensorView> src_views, dst_views;
+  std::vector<std::int64_t> mapping;
+  CopyBlocksArgs copy;
+  SwapBlocksArgs swap;
+  const void* sources[2] = {};
+  void* caches[2] = {};
 
-        }  // namespace kvferry
+ private:
+  bool right(const std::vector<std::vector<std::uint8_t>>& to) const {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::int64_t size = src_views[i].dim(1);
+      for (std::int64_t p = 0; p < pairs; ++p) {
+        if (!std::equal(src[i].begin() + p * size, src[i].begin() + (p + 1) * size,
+                        to[i].begin() + (2 * pairs - 1 - p) * size)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+};
+
+// 3 layers of K pools of 2n blocks of 2 slots; every second block goes into a chunk.
+struct TransferLayersExample {
+  explicit TransferLayersExample(std::int64_t slot_bytes = 48, std::int64_t count = 4)
+      : block_bytes(2 * slot_bytes), entries(count) {
+    memory.resize(static_cast<std::size_t>(3 * 2 * entries * block_bytes));
+    std::iota(memory.begin(), memory.end(), std::uint8_t{5});
+    chunk.assign(memory.size() / 2, 77);
+    for (std::int64_t i = 0; i < entries; ++i) ids.push_back(2 * (entries - 1 - i));
+    for (std::int64_t l = 0; l < 3; ++l) {
+      pools.push_back(contiguous(memory.data() + l * 2 * entries * block_bytes, DType::kUInt8,
+                                 {2 * entries, 2, 1, slot_bytes}));
+    }
+    args.key_caches = pools;
+    args.chunk = contiguous(chunk.data(), DType::kUInt8, {3, entries, 1, 2, 1, slot_bytes});
+    args.block_ids = contiguous(ids.data(), DType::kInt64, {entries});
+  }
+  TransferLayersExample(const TransferLayersExample&) = delete;
+  TransferLayersExample& operator=(const TransferLayersExample&) = delete;
+
+  bool right() const {
+    for (std::int64_t l = 0; l < 3; ++l) {
+      for (std::int64_t i = 0; i < entries; ++i) {
+        const std::int64_t block = l * 2 * entries + ids[static_cast<std::size_t>(i)];
+        const auto place = chunk.begin() + (l * entries + i) * block_bytes;
+        if (!std::equal(place, place + block_bytes, memory.begin() + block * block_bytes)) return false;
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(chunk.begin(), chunk.end(), [](std::uint8_t byte) { return byte == 77; });
+  }
+
+  std::int64_t block_bytes;
+  std::int64_t entries;
+  std::vector<std::uint8_t> memory, chunk;
+  std::vector<std::int64_t> ids;
+  std::vector<TensorView> pools;
+  std::vector<void*> pointers = std::vector<void*>(3);
+  TransferLayersArgs args;
+};
+
+// One sequence that is all of `blocks` blocks of 4 tokens, last block first. Values are 1, scales 2.
+struct GatherDequantExample {
+  explicit GatherDequantExample(std::int64_t count = 2) : blocks(count) {
+    cache.assign(static_cast<std::size_t>(blocks * 4 * 656), 0x38);
+    for (std::size_t row = 0; row < cache.size(); row += 656) {
+      for (std::size_t i = 0; i < 16; ++i) cache[row + 512 + i] = i % 4 == 3 ? 0x40 : 0;
+      cache[row + 528] = static_cast<std::uint8_t>(row / 656);  // the first rope value tells rows apart
+    }
+    for (std::int64_t i = 0; i < blocks; ++i) table.push_back(blocks - 1 - i);
+    lens = {4 * blocks};
+    out.assign(static_cast<std::size_t>(4 * blocks * 576), 77);
+    args.cache = contiguous(cache.data(), DType::kUInt8, {blocks, 4, 656});
+    args.block_tables = contiguous(table.data(), DType::kInt64, {1, blocks});
+    args.seq_lens = contiguous(lens.data(), DType::kInt64, {1});
+    args.is_seq_lens_cumsum = false;
+    args.out = contiguous(out.data(), DType::kBFloat16, {4 * blocks, 576});
+  }
+  GatherDequantExample(const GatherDequantExample&) = delete;
+  GatherDequantExample& operator=(const GatherDequantExample&) = delete;
+
+  bool right() const {
+    for (std::size_t row = 0; row < out.size() / 576; ++row) {
+      const auto first = out.begin() + static_cast<std::ptrdiff_t>(row * 576);
+      const auto token = static_cast<std::size_t>(table[row / 4]) * 4 + row % 4;
+      if (!std::all_of(first, first + 512, [](std::uint16_t value) { return value == 0x4000; }) ||
+          first[512] != (0x3800 | (token & 255))) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(out.begin(), out.end(), [](std::uint16_t value) { return value == 77; });
+  }
+
+  std::int64_t blocks;
+  std::vector<std::uint8_t> cache;
+  std::vector<std::int64_t> table, lens;
+  std::vector<std::uint16_t> out;
+  GatherDequantArgs args;
+};
+
+}  // namespace kvferry

@@ -12,6 +12,7 @@
 #include "backends/cpu/tuning.hpp"
 #include "core/checked_math.hpp"
 #include "core/error_record.hpp"
+#include "ops/index_entries.hpp"
 
 namespace kvferry::internal {
 namespace {
@@ -52,12 +53,6 @@ struct Pair {
   std::int64_t dst;
 };
 
-// Where a destination is named; sorted by block, then pair.
-struct Use {
-  std::int64_t block;
-  std::int64_t pair;
-};
-
 // The call with its run-time count.
 struct Call {
   const BlockCopyPlan& plan;
@@ -81,25 +76,23 @@ struct Call {
 // The destinations of all active pairs, to be asked who has a block.
 class Destinations {
  public:
-  explicit Destinations(const Call& call) : begin_(aligned<Use>(call.buffers.workspace)), end_(begin_) {
+  explicit Destinations(const Call& call) : begin_(aligned<IndexUse>(call.buffers.workspace)), end_(begin_) {
     for (std::int64_t p = 0; p < call.pairs; ++p) {
       if (const Pair pair = call.at(p); call.active(pair)) *end_++ = {pair.dst, p};
     }
-    std::sort(begin_, end_, [](const Use& a, const Use& b) {
-      return a.block != b.block ? a.block < b.block : a.pair < b.pair;
-    });
+    sort_uses({begin_, end_});
   }
 
   // The first pair that writes the block, -1 if none does.
   std::int64_t first(std::int64_t block) const {
-    const Use* at = std::lower_bound(begin_, end_, block,
-                                     [](const Use& use, std::int64_t wanted) { return use.block < wanted; });
-    return at != end_ && at->block == block ? at->pair : -1;
+    const IndexUse* at = std::lower_bound(
+        begin_, end_, block, [](const IndexUse& use, std::int64_t wanted) { return use.index < wanted; });
+    return at != end_ && at->index == block ? at->entry : -1;
   }
 
  private:
-  Use* begin_;
-  Use* end_;
+  IndexUse* begin_;
+  IndexUse* end_;
 };
 
 // What an active pair collides with: pairs, -1 for none.
@@ -302,7 +295,7 @@ void check_pairs(Checker& check, const BlockCopyArgs& a) {
   for (const TensorView& view : a.dst)
     bytes = bytes + Checked(is_empty(view) ? 0 : element_count(view) / view.dim(0)) * size_of(view.dtype);
   const Checked all = bytes * a.mapping.dim(0);
-  const Checked sorted = Checked(a.mapping.dim(0)) * std::int64_t{sizeof(Use)} + kWorkspaceAlign;
+  const Checked sorted = Checked(a.mapping.dim(0)) * std::int64_t{sizeof(IndexUse)} + kWorkspaceAlign;
   check.that(!all.overflow && !sorted.overflow,
              "mapping: {} pairs of blocks of {} bytes are too many for 64 bits", a.mapping.dim(0),
              bytes.value - kLine);
@@ -324,7 +317,7 @@ void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& a) {
     body.first_byte.push_back(body.first_byte.back() + body.caches.back().bytes);
   }
   if (body.policy != IndexPolicy::kDefault && !body.nothing_to_do())
-    body.workspace_bytes = body.pairs * std::int64_t{sizeof(Use)} + kWorkspaceAlign;
+    body.workspace_bytes = body.pairs * std::int64_t{sizeof(IndexUse)} + kWorkspaceAlign;
 }
 
 Status BlockCopyPlan::check(const char* src_name, const void* const* src, const char* dst_name,

@@ -30,5 +30,7 @@ const OperatorInfo& group_memcpy_info();
 const OperatorInfo& gather_selection_kv_cache_info();
 const OperatorInfo& copy_blocks_info();
 const OperatorInfo& swap_blocks_info();
+const OperatorInfo& transfer_layers_info();
+const OperatorInfo& gather_dequant_info();
 
 }  // namespace kvferry::harness

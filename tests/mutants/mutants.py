@@ -16,10 +16,18 @@ class Mutant(NamedTuple):
 
 
 GATHER = "src/ops/gather_pa_kv_cache/gather_pa_kv_cache_cpu.cpp"
+READS = "src/ops/paged_reads.cpp"
+RUNS = "src/ops/paged_reads.hpp"
 SCATTER = "src/ops/scatter_pa_kv_cache/scatter_pa_kv_cache_cpu.cpp"
 SELECTION = "src/ops/gather_selection_kv_cache/gather_selection_kv_cache_cpu.cpp"
 MEMCPY = "src/ops/group_memcpy/group_memcpy_cpu.cpp"
 BLOCKS = "src/ops/block_copy.cpp"
+ENTRIES = "src/ops/index_entries.hpp"
+LAYERS = "src/ops/transfer_layers/transfer_layers_cpu.cpp"
+LAYERS_PLAN = "src/ops/transfer_layers/transfer_layers_plan.cpp"
+DEQUANT = "src/ops/gather_dequant/gather_dequant_cpu.cpp"
+DEQUANT_AVX2 = "src/backends/cpu/dequant_avx2.cpp"
+DEQUANT_GENERIC = "src/backends/cpu/dequant_generic.cpp"
 PAGED = "src/ops/paged_layout.cpp"
 LAYOUT = "src/core/layout.cpp"
 AVX2 = "src/backends/cpu/copy_avx2.cpp"
@@ -28,17 +36,17 @@ STREAM = "src/backends/cpu/stream.cpp"
 
 MUTANTS = [
     # gather
-    Mutant("off-by-one slot", GATHER, "slot * side.slot_step, dst, tokens)", "(slot + 1) % plan.block_size * side.slot_step, dst, tokens)", "gather"),
+    Mutant("off-by-one slot", GATHER, "slot * side.slot_step, dst, tokens)", "(slot + 1) % plan.reads.block_size * side.slot_step, dst, tokens)", "gather"),
     Mutant("32-bit cache offset", GATHER, "cache + id * side.block_step", "cache + static_cast<std::int32_t>(id * side.block_step)", "gather"),
-    Mutant("32-bit row offset", GATHER, "(s->row + done) * side.row_step", "static_cast<std::int32_t>((s->row + done) * side.row_step)", "gather"),
-    Mutant("table read past the row", GATHER, "if (column >= 0 && column < plan.table_width) {", "if (column >= 0) {", "gather"),
+    Mutant("32-bit row offset", GATHER, "row * side.row_step", "static_cast<std::int32_t>(row * side.row_step)", "gather"),
+    Mutant("table read past the row", RUNS, "if (column >= 0 && column < reads.table_width) {", "if (column >= 0) {", "gather"),
     Mutant("block count of the key used for the value", GATHER, "id < side.blocks", "id < plan.key.blocks", "gather"),
-    Mutant("an empty sequence ends the loop", GATHER, "if (beg >= end) continue;", "if (beg >= end) break;", "gather"),
-    Mutant("remainder of the offset used as slot", GATHER, "s.slot = static_cast<std::int64_t>(skipped % plan.block_size);", "s.slot = static_cast<std::int64_t>(skipped % plan.block_size) + (plan.has_offset ? plan.seq_offset.at(buffers.seq_offset, i) % plan.block_size : 0);", "gather"),
-    Mutant("sum of lengths wraps", GATHER, "length > plan.rows - run ? plan.rows : run + length", "static_cast<std::int64_t>(static_cast<std::uint64_t>(run) + static_cast<std::uint64_t>(length))", "gather"),
+    Mutant("an empty sequence ends the loop", READS, "if (beg >= end) continue;", "if (beg >= end) break;", "gather"),
+    Mutant("remainder of the offset used as slot", READS, "s.slot = static_cast<std::int64_t>(skipped % reads.block_size);", "s.slot = static_cast<std::int64_t>(skipped % reads.block_size) + (reads.has_offset ? reads.seq_offset.at(pointers.seq_offset, i) % reads.block_size : 0);", "gather"),
+    Mutant("sum of lengths wraps", READS, "length > reads.rows - run ? reads.rows : run + length", "static_cast<std::int64_t>(static_cast<std::uint64_t>(run) + static_cast<std::uint64_t>(length))", "gather"),
     Mutant("bad ids leave the rows alone", GATHER, "mover.zero(dst, tokens);", "(void)dst;", "gather"),
-    Mutant("record keeps the last bad entry", GATHER, "if (first || std::pair(batch, column) < std::pair(record.batch, record.column)) {", "if (first || std::pair(batch, column) > std::pair(record.batch, record.column)) {", "gather"),
-    Mutant("decreasing sums accepted by reject", GATHER, "if (length(i + 1) < length(i)) {", "if (length(i + 1) < 0) {", "gather"),
+    Mutant("record keeps the last bad entry", READS, "if (first || std::pair(batch, column) < std::pair(record.batch, record.column)) {", "if (first || std::pair(batch, column) > std::pair(record.batch, record.column)) {", "gather"),
+    Mutant("decreasing sums accepted by reject", READS, "if (length(i + 1) < length(i)) {", "if (length(i + 1) < 0) {", "gather"),
     # scatter
     Mutant("slot -1 overwrites the last slot", SCATTER, "const std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, begin);\n    if (slot < 0 ||", "std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, begin);\n    if (slot < 0) slot += slots;\n    if (slot < 0 ||", "scatter"),
     Mutant("run of slots by its ends only", SCATTER, "while (tokens < most && plan.slot_mapping.at(buffers.slot_mapping, begin + tokens) == slot + tokens) ++tokens;", "if (plan.slot_mapping.at(buffers.slot_mapping, begin + most - 1) == slot + most - 1) tokens = most;", "scatter"),
@@ -72,6 +80,7 @@ MUTANTS = [
     Mutant("selection: schedule of another plan copied", SELECTION, "} else if (schedule->plan_id != plan.id) {", "} else if (schedule->plan_id == 0) {", "selection"),
     Mutant("selection: 32-bit offset into the full cache", SELECTION, "side_.full.base + c.src_page * side_.full.page_step", "side_.full.base + static_cast<std::int32_t>(c.src_page * side_.full.page_step)", "selection"),
     Mutant("selection: 32-bit offset into the selection", SELECTION, "side_.selection.base + page * side_.selection.page_step", "side_.selection.base + static_cast<std::int32_t>(page * side_.selection.page_step)", "selection"),
+    Mutant("first repeat not found", ENTRIES, "for (std::size_t i = 1; i < uses.size(); ++i) {", "for (std::size_t i = 2; i < uses.size(); ++i) {", "scatter|transfer_layers"),
     # group_memcpy
     Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),
     Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, units);", "std::min(begin + split.units_per_claim, units - 1);", "group_memcpy"),
@@ -94,6 +103,23 @@ MUTANTS = [
     Mutant("last line of the work lost", BLOCKS, "return ceil_div(pairs * plan.first_byte.back(), kLine);", "return pairs * plan.first_byte.back() / kLine;", "copy_blocks|swap_blocks"),
     Mutant("source that is a destination not seen", BLOCKS, "call.plan.one_pool() ? destinations.first(pair.src) : -1,", "-1,", "copy_blocks|swap_blocks"),
     Mutant("no-ops take their block", BLOCKS, "out_of_range(pair) == 0 && !(plan.one_pool() && pair.src == pair.dst)", "out_of_range(pair) == 0", "copy_blocks|swap_blocks"),
+    # transfer_layers
+    Mutant("32-bit block offset", LAYERS, "pool.base + id * pool.block_step", "pool.base + static_cast<std::int32_t>(id * pool.block_step)", "transfer_layers"),
+    Mutant("id -1 overwrites the last block", LAYERS, "const std::int64_t id = plan.block_ids.at(buffers.block_ids, entry);\n    if (!plan.to_chunk", "std::int64_t id = plan.block_ids.at(buffers.block_ids, entry);\n    if (id == -1) id = plan.blocks - 1;\n    if (!plan.to_chunk", "transfer_layers"),
+    Mutant("layers and entries change places in page-first chunks", LAYERS, "const std::int64_t inner = plan.page_first ? plan.layers : plan.entries;", "const std::int64_t inner = plan.entries;", "transfer_layers"),
+    Mutant("bad ids leave the chunk alone", LAYERS, "mover->zero(place + at_target, tokens);", "", "transfer_layers"),
+    Mutant("strides of the first layer for all", LAYERS_PLAN, "if (a.dim(axis) > 1 && a.stride(axis) != b.stride(axis)) return false;", "if (a.dim(axis) > 1 && a.stride(axis) < b.stride(axis)) return false;", "transfer_layers"),
+    Mutant("negative ids are bad when pools are written", LAYERS, "return plan.to_chunk ? !in_range(plan, id) : id >= plan.blocks;", "return !in_range(plan, id);", "transfer_layers"),
+    Mutant("the one-call form drops its list of pools", LAYERS_PLAN, "std::shared_ptr<const PlanBody>(call, call->plan.body().get())", "call->plan.body()", "api"),
+    # gather_dequant
+    Mutant("ties away from zero", DEQUANT_AVX2, "_mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))", "_mm256_add_epi32(_mm256_setzero_si256(), _mm256_set1_epi32(0x8000))", "gather_dequant"),
+    Mutant("ties away from zero in plain C++", DEQUANT_GENERIC, "bits + 0x7fffU + (bits >> 16 & 1U)", "bits + 0x8000U", "gather_dequant"),
+    Mutant("subnormal codes are zero", DEQUANT_GENERIC, "static_cast<float>(mantissa) / 512.0F", "static_cast<float>(mantissa) * 0.0F", "gather_dequant"),
+    Mutant("NaN keeps its sign", DEQUANT_GENERIC, "nan ? 0x7fc0U : rounded", "nan ? 0x7fc0U | (bits >> 16 & 0x8000U) : rounded", "gather_dequant"),
+    Mutant("NaN code is 480", DEQUANT_AVX2, "_mm256_or_si256(_mm256_or_si256(value, sign), nan)", "_mm256_or_si256(value, sign)", "gather_dequant"),
+    Mutant("hidden bit for subnormal codes", DEQUANT_AVX2, "_mm256_blendv_epi8(normal, _mm256_shuffle_epi8(table, bytes), is_subnormal)", "normal", "gather_dequant"),
+    Mutant("the caller's float environment", DEQUANT, "std::fesetenv(FE_DFL_ENV);", "", "gather_dequant"),
+    Mutant("bad ids leave the row alone", DEQUANT, "std::memset(dst, 0, Row::kOutBytes);", "", "gather_dequant"),
     # layouts and kernels
     Mutant("head stride taken as dense", PAGED, "{rows.dim(1), step(cache, head_axis), step(rows, 1)}", "{rows.dim(1), rows.dim(2), step(rows, 1)}", "gather|scatter"),
     Mutant("slot stride that matches by coincidence", LAYOUT, "return nest.loop_count == 0 ? MoveKind::kDense : MoveKind::kPlanes;", "return MoveKind::kDense;", "gather|scatter"),

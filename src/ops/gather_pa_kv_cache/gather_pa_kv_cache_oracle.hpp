@@ -23,6 +23,9 @@ struct GatherOracle {
   bool nz = false;
   bool cumsum = false;
   bool reject = false;
+  // What a token becomes in a row, for operators that do not copy it. Rows of `key` are then [N, n].
+  void (*convert)(const Array& cache, const Array& out, std::int64_t id, std::int64_t slot,
+                  std::int64_t row) = nullptr;
 
   // Results.
   ExpectedRecord record;
@@ -42,6 +45,7 @@ struct GatherOracle {
 
 inline void GatherOracle::copy_token(const Array& cache, const Array& out, std::int64_t id, std::int64_t slot,
                                      std::int64_t row) const {
+  if (convert != nullptr) return convert(cache, out, id, slot, row);
   if (nz) {
     const std::int64_t e = cache.dim(3);
     for (std::int64_t j = 0; j < out.dim(1); ++j) {
@@ -57,7 +61,7 @@ inline void GatherOracle::copy_token(const Array& cache, const Array& out, std::
 }
 
 inline void GatherOracle::zero_token(const Array& out, std::int64_t row) const {
-  if (nz) {
+  if (out.shape.size() == 2) {
     for (std::int64_t j = 0; j < out.dim(1); ++j) zero_element(out.at({row, j}), out.item);
   } else {
     for (std::int64_t h = 0; h < out.dim(1); ++h) {

@@ -2,7 +2,6 @@
 #include "ops/gather_pa_kv_cache/gather_pa_kv_cache_plan.hpp"
 
 #include "backends/cpu/parallel_for.hpp"
-#include "core/checked_math.hpp"
 #include "core/checks.hpp"
 #include "ops/gather_pa_kv_cache/gather_pa_kv_cache_ascend.hpp"
 
@@ -15,11 +14,8 @@ Status check_args(const GatherPaKvCacheArgs& a, const Context& context) {
   Checker check(Operator::kGatherPaKvCache, context);
   check.tensor("key_cache", a.key_cache);
   check.tensor("value_cache", a.value_cache);
-  check.tensor("block_tables", a.block_tables);
-  check.tensor("seq_lens", a.seq_lens);
   check.output("key", a.key);
   check.output("value", a.value);
-  if (a.seq_offset) check.tensor("seq_offset", *a.seq_offset);
 
   const bool norm = a.cache_mode == CacheMode::kNorm;
   check.that(norm || a.cache_mode == CacheMode::kPaNz, "cache_mode: {}, expected kNorm or kPaNz",
@@ -28,19 +24,13 @@ Status check_args(const GatherPaKvCacheArgs& a, const Context& context) {
              "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
   check.rank("key_cache", a.key_cache, 4);
   check.rank("value_cache", a.value_cache, 4);
-  check.rank("block_tables", a.block_tables, 2);
-  check.rank("seq_lens", a.seq_lens, 1);
   check.rank("key", a.key, norm ? 3 : 2);
   check.rank("value", a.value, norm ? 3 : 2);
-  if (a.seq_offset) check.rank("seq_offset", *a.seq_offset, 1);
 
   check.kv_dtype("key_cache", a.key_cache);
   check.kv_dtype("value_cache", a.value_cache);
   check.same_dtype("key", a.key, "key_cache", a.key_cache);
   check.same_dtype("value", a.value, "value_cache", a.value_cache);
-  check.index_dtype("block_tables", a.block_tables);
-  check.same_dtype("seq_lens", a.seq_lens, "block_tables", a.block_tables);
-  if (a.seq_offset) check.same_dtype("seq_offset", *a.seq_offset, "block_tables", a.block_tables);
 
   const PagedLayout layout = norm ? PagedLayout::kNbshd : PagedLayout::kNz4;
   const int slots = slot_axis(layout);
@@ -50,26 +40,9 @@ Status check_args(const GatherPaKvCacheArgs& a, const Context& context) {
   check_inner_dims(check, layout, "value_cache", a.value_cache, "value", a.value);
   check.dim("value", a.value, 0, a.key.dim(0), "key dimension 0");
 
-  const std::int64_t batches = a.block_tables.dim(0);
-  if (a.is_seq_lens_cumsum) {
-    check.that(a.seq_lens.dim(0) - 1 == batches,
-               "seq_lens: dimension 0 is {}, expected {} + 1 (block_tables dimension 0, cumulative sums)",
-               a.seq_lens.dim(0), batches);
-  } else {
-    check.dim("seq_lens", a.seq_lens, 0, batches, "block_tables dimension 0");
-  }
-  if (a.seq_offset) check.dim("seq_offset", *a.seq_offset, 0, batches, "block_tables dimension 0");
-  if (check.ok() && !(is_empty(a.key) && is_empty(a.value))) {
-    for (const int axis : {0, 1}) {
-      check.that(a.block_tables.dim(axis) > 0,
-                 "block_tables: dimension {} is 0, expected > 0 with {} rows to write", axis, a.key.dim(0));
-    }
-  }
-  const Checked tokens = Checked(batches) * a.key.dim(0);
-  const Checked workspace = (Checked(batches) + 1) * static_cast<std::int64_t>(sizeof(GatherSequence));
-  check.that(!tokens.overflow && !workspace.overflow,
-             "block_tables: dimension 0 is {}, too many batches for {} rows in 64 bits", batches,
-             a.key.dim(0));
+  if (!check.ok()) return check.take();
+  check_reads(check, a.block_tables, a.seq_lens, a.seq_offset, a.is_seq_lens_cumsum, a.key.dim(0),
+              is_empty(a.key) && is_empty(a.value));
   return check.take();
 }
 
@@ -84,19 +57,19 @@ Status GatherPaKvCachePlan::check(const GatherPaKvCacheBuffers& buffers) const {
   need(status, *this, "value", buffers.value, value.active);
   need(status, *this, "block_tables", buffers.block_tables, any);
   need(status, *this, "seq_lens", buffers.seq_lens, any);
-  need(status, *this, "seq_offset", buffers.seq_offset, any && has_offset);
+  need(status, *this, "seq_offset", buffers.seq_offset, any && reads.has_offset);
   return status;
 }
 
 std::string GatherPaKvCachePlan::describe_problem() const {
-  std::string text = fmt::format("  problem         {} batches x {} columns of {} slots, {} rows\n", batches,
-                                 table_width, block_size, rows);
+  std::string text = fmt::format("  problem         {} batches x {} columns of {} slots, {} rows\n",
+                                 reads.batches, reads.table_width, reads.block_size, reads.rows);
   for (const auto& [name, side] : {std::pair{"key  ", &key}, std::pair{"value", &value}}) {
     text += side->active ? fmt::format("  {}           from {} blocks; {}\n", name, side->blocks,
                                        internal::describe(side->move))
                          : fmt::format("  {}           empty: skipped\n", name);
   }
-  text += cpu::describe_units(rows, key.move.token_bytes + value.move.token_bytes, threads, "rows");
+  text += cpu::describe_units(reads.rows, key.move.token_bytes + value.move.token_bytes, threads, "rows");
   return text + ascend;
 }
 
@@ -120,28 +93,18 @@ Result<Plan> plan(const GatherPaKvCacheArgs& args, const Context& context) noexc
     if (Status status = check_args(args, context); !status.ok()) return status;
     const PagedLayout layout = args.cache_mode == CacheMode::kNorm ? PagedLayout::kNbshd : PagedLayout::kNz4;
     auto body = std::make_shared<GatherPaKvCachePlan>();
+    body->reads = make_reads(args.block_tables, args.seq_lens, args.seq_offset, args.is_seq_lens_cumsum,
+                             args.key.dim(0), args.key_cache.dim(slot_axis(layout)), args.index_policy);
     if (!is_empty(args.key)) {
       body->key = make_paged_side(layout, args.key_cache, args.key, Direction::kCacheToRows);
+      body->reads.add_cache("key_cache", kBadKey, body->key.blocks);
     }
     if (!is_empty(args.value)) {
       body->value = make_paged_side(layout, args.value_cache, args.value, Direction::kCacheToRows);
+      body->reads.add_cache("value_cache", kBadValue, body->value.blocks);
     }
-    body->batches = args.block_tables.dim(0);
-    body->table_width = args.block_tables.dim(1);
-    body->rows = args.key.dim(0);
-    body->block_size = args.key_cache.dim(slot_axis(layout));
-    body->block_tables = IndexView(args.block_tables);
-    body->seq_lens = IndexView(args.seq_lens);
-    body->has_offset = args.seq_offset.has_value();
-    if (args.seq_offset) body->seq_offset = IndexView(*args.seq_offset);
-    body->cumsum = args.is_seq_lens_cumsum;
-    body->policy = args.index_policy;
     body->ascend = describe_ascend(args);
-    if (body->key.active || body->value.active) {
-      // One entry a batch, and room to align them.
-      body->workspace_bytes =
-          body->batches * static_cast<std::int64_t>(sizeof(GatherSequence)) + kWorkspaceAlign;
-    }
+    body->workspace_bytes = body->reads.workspace_bytes();
     if (Status status = pick(gather_pa_kv_cache_cpu(), context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });

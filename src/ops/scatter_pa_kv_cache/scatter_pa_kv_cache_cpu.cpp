@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <bit>
 
 #include "core/checked_math.hpp"
 #include "core/error_record.hpp"
 #include "ops/cpu_implementations.hpp"
+#include "ops/index_entries.hpp"
 #include "ops/paged_cpu.hpp"
 #include "ops/scatter_pa_kv_cache/scatter_pa_kv_cache_plan.hpp"
 
@@ -13,11 +13,6 @@ namespace {
 
 using PlanT = ScatterPaKvCachePlan;
 using Buffers = ScatterPaKvCacheBuffers;
-
-struct SlotUse {
-  std::int64_t slot;
-  std::int64_t token;
-};
 
 // kBad* bits of the active pairs whose cache has no such slot. Negative slots are padding, not bad.
 std::uint32_t out_of_range(const PlanT& plan, std::int64_t slot) {
@@ -31,17 +26,15 @@ std::uint32_t active_pairs(const PlanT& plan) {
   return (plan.key.active ? kBadKey : 0) | (plan.value.active ? kBadValue : 0);
 }
 
-// The tokens whose slot is in range for some cache, by slot and then token: repeats are neighbours.
-std::span<SlotUse> sorted_uses(const PlanT& plan, const Buffers& buffers) {
-  auto* uses = aligned<SlotUse>(buffers.workspace);
+// The tokens whose slot is in range for some cache, sorted.
+std::span<IndexUse> sorted_uses(const PlanT& plan, const Buffers& buffers) {
+  auto* uses = aligned<IndexUse>(buffers.workspace);
   std::size_t count = 0;
   for (std::int64_t t = 0; t < plan.tokens; ++t) {
     const std::int64_t slot = plan.slot_mapping.at(buffers.slot_mapping, t);
     if (slot >= 0 && out_of_range(plan, slot) != active_pairs(plan)) uses[count++] = {slot, t};
   }
-  std::sort(uses, uses + count, [](const SlotUse& a, const SlotUse& b) {
-    return a.slot != b.slot ? a.slot < b.slot : a.token < b.token;
-  });
+  sort_uses({uses, count});
   return {uses, count};
 }
 
@@ -67,11 +60,11 @@ void report(const PlanT& plan, const Buffers& buffers) {
     if (const std::uint32_t bad = slot >= 0 ? out_of_range(plan, slot) : 0; bad != 0)
       record_entry(record, t, slot, bad);
   }
-  const std::span<SlotUse> uses = sorted_uses(plan, buffers);
+  const std::span<IndexUse> uses = sorted_uses(plan, buffers);
   for (std::size_t i = 1; i < uses.size(); ++i) {
-    if (uses[i].slot != uses[i - 1].slot) continue;
-    const std::uint32_t in_range = active_pairs(plan) & ~out_of_range(plan, uses[i].slot);
-    record_entry(record, uses[i].token, uses[i].slot, in_range | kBadDuplicate);
+    if (uses[i].index != uses[i - 1].index) continue;
+    const std::uint32_t in_range = active_pairs(plan) & ~out_of_range(plan, uses[i].index);
+    record_entry(record, uses[i].entry, uses[i].index, in_range | kBadDuplicate);
   }
   add_to(*buffers.error_record, record);
 }
@@ -92,15 +85,10 @@ Status reject(const PlanT& plan, const Buffers& buffers) {
     return refuse("index {} is slot {}, expected < {} (slots of {})", t, slot,
                   key ? plan.key_slots : plan.value_slots, key ? "key_cache" : "value_cache");
   }
-  const std::span<SlotUse> uses = sorted_uses(plan, buffers);
-  const SlotUse* repeat = nullptr;
-  for (std::size_t i = 1; i < uses.size(); ++i) {
-    if (uses[i].slot == uses[i - 1].slot && (repeat == nullptr || uses[i].token < repeat->token))
-      repeat = &uses[i];
-  }
+  const IndexUse* repeat = first_repeat(sorted_uses(plan, buffers));
   if (repeat == nullptr) return {};
   return refuse("index {} is slot {}, expected a slot that no other token has (index {} has it)",
-                repeat->token, repeat->slot, (repeat - 1)->token);
+                repeat->entry, repeat->index, (repeat - 1)->entry);
 }
 
 // Tokens [begin, end), for one of K and V. Neighbours in one block go together; every slot of a run is looked

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dequantisation kernels, one for each instruction set. REQUIRES the default floating-point environment:
+// round to nearest, subnormals kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvferry::internal::cpu {
+
+// The row of gather_dequant: 512 float8_e4m3fn, 4 float32 scales, 64 bfloat16.
+struct DequantRow {
+  static constexpr std::int64_t kValues = 512;
+  static constexpr std::int64_t kGroup = 128;  // values of one scale
+  static constexpr std::int64_t kScalesAt = kValues;
+  static constexpr std::int64_t kRopeAt = kScalesAt + kValues / kGroup * 4;
+  static constexpr std::int64_t kRopeBytes = 128;
+  static constexpr std::int64_t kBytes = kRopeAt + kRopeBytes;
+  static constexpr std::int64_t kOutBytes = 2 * kValues + kRopeBytes;
+};
+static_assert(DequantRow::kBytes == 656 && DequantRow::kOutBytes == 1152);
+
+// `count` rows at fixed steps to dense rows of bfloat16, any alignment.
+using DequantRows = void (*)(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                             std::int64_t src_step, std::int64_t count);
+
+void dequant_rows_generic(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
+                          std::int64_t count);
+// REQUIRES why_no_avx2().empty(). Null where the build has none (dequant_avx2_absent.cpp).
+DequantRows dequant_rows_avx2() noexcept;
+
+}  // namespace kvferry::internal::cpu
