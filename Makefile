@@ -34,6 +34,9 @@ lint: setup ## formatting and clang-tidy
 	@cmake --preset dev --log-level=WARNING
 	@tools/lint.sh check
 
-bench: setup ## time the operators at model shapes, each implementation in turn
-	@$(call build,release) --target kvferry_cli
-	build/release/kvferry bench "gather_pa_kv_cache:lens=4096*4,bs=16,h=8,dk=128,impl=avx2;generic" "scatter_pa_kv_cache:t=8192,bs=16,h=8,dk=128,impl=avx2;generic" "group_memcpy:h=4096,w=1152,impl=avx2;generic"
+bench: ## every row of bench/targets.json against other ways to do it (minutes; wants a quiet machine)
+	@tools/setup.sh bench
+	@$(call build,release) --target kvferry_bench
+	@mkdir -p bench/results
+	@python=$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3); \
+	$$python bench/run.py build/release/libkvferry_bench.so --json bench/results/cpu.json --svg bench/results/cpu.svg

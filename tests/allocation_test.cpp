@@ -71,8 +71,8 @@ namespace kvferry {
 namespace {
 
 // Runs `args` 20 times after 3 for warming up (threads start at the first large call).
-template <class Args>
-void expect_no_allocation(const Args& args, const char* what) {
+template <class Args, class Buffers>
+void expect_no_allocation(const Args& args, Buffers pointers, const char* what) {
   for (const int threads : {1, 3}) {
     for (const bool with_stream : {false, true}) {
       for (const char* implementation : {"generic", ""}) {
@@ -84,7 +84,6 @@ void expect_no_allocation(const Args& args, const char* what) {
         const Context context(options);
         const Plan planned = plan(args, context).value();
         std::vector<std::byte> memory(static_cast<std::size_t>(planned.workspace_bytes()));
-        auto pointers = buffers(args);
         pointers.workspace = {memory.data(), planned.workspace_bytes()};
         const auto run_all = [&](int times) {
           bool ok = true;
@@ -104,6 +103,11 @@ void expect_no_allocation(const Args& args, const char* what) {
   }
 }
 
+template <class Args>
+void expect_no_allocation(const Args& args, const char* what) {
+  expect_no_allocation(args, buffers(args), what);
+}
+
 TEST(Allocation, TheCountWorks) {
   const std::int64_t before = allocations;
   // Written so that no compiler removes the pair.
@@ -118,11 +122,15 @@ TEST(Allocation, NoneInRun) {
     ScatterExample scatter(width, 60);
     GroupMemcpyExample copies(width, 40);
     SelectionExample selection(width, 60);
+    BlocksExample blocks(width, 40);
     for (const IndexPolicy policy : {IndexPolicy::kDefault, IndexPolicy::kReport, IndexPolicy::kReject}) {
       gather.args.index_policy = scatter.args.index_policy = selection.args.index_policy = policy;
+      blocks.copy.index_policy = blocks.swap.index_policy = policy;
       expect_no_allocation(gather.args, "gather_pa_kv_cache");
       expect_no_allocation(scatter.args, "scatter_pa_kv_cache");
       expect_no_allocation(selection.args, "gather_selection_kv_cache");
+      expect_no_allocation(blocks.copy, blocks.copy_buffers(), "copy_blocks");
+      expect_no_allocation(blocks.swap, blocks.swap_buffers(), "swap_blocks");
     }
     expect_no_allocation(copies.args, "group_memcpy");
     copies.args.checked = true;
@@ -135,6 +143,8 @@ TEST(Allocation, NoneInRun) {
     EXPECT_TRUE(scatter.right());
     EXPECT_TRUE(copies.right());
     EXPECT_TRUE(selection.right());
+    EXPECT_TRUE(blocks.copied());
+    EXPECT_TRUE(blocks.swapped());
   }
 }
 

@@ -141,6 +141,12 @@ TEST(Plan, EmptyAndForeignPlansAreRefused) {
     }
   }
   EXPECT_TRUE(selection.untouched());
+  BlocksExample blocks;
+  const Plan copy = plan(blocks.copy, context).value();
+  EXPECT_EQ(copy.op(), Operator::kCopyBlocks);
+  EXPECT_EQ(run(copy, blocks.swap_buffers(), context).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run(foreign, blocks.copy_buffers(), context).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(blocks.untouched());
 }
 
 TEST(Plan, ServesManyLayers) {
@@ -318,6 +324,42 @@ TEST(Run, NullBuffersAreNamed) {
   check_selection("fetch_counts", &Selection::fetch_counts, false);
 }
 
+TEST(Run, NullPointersInArraysAreNamed) {
+  const Context context = with_threads(1);
+  BlocksExample blocks;
+  const std::int64_t count = 1;
+  blocks.copy.count = blocks.swap.count = contiguous(&count, DType::kInt64, {});
+  const auto check = [&](const Plan& planned, const auto& pointers, const char* name) {
+    const Status status = run(planned, pointers, context);
+    EXPECT_EQ(status.code(), StatusCode::kNull) << name;
+    EXPECT_TRUE(has(status.message(), std::string(name) + ":")) << status.message();
+    EXPECT_TRUE(blocks.untouched()) << name;
+  };
+  const auto check_member = [&](const Plan& planned, auto pointers, auto member, const char* name) {
+    pointers.*member = nullptr;
+    check(planned, pointers, name);
+  };
+  const Plan copy = plan(blocks.copy, context).value();
+  check_member(copy, blocks.copy_buffers(), &CopyBlocksBuffers::caches, "caches");
+  check_member(copy, blocks.copy_buffers(), &CopyBlocksBuffers::mapping, "mapping");
+  check_member(copy, blocks.copy_buffers(), &CopyBlocksBuffers::count, "count");
+  const CopyBlocksBuffers copy_pointers = blocks.copy_buffers();
+  blocks.caches[1] = nullptr;
+  check(copy, copy_pointers, "caches[1]");
+
+  const Plan swap = plan(blocks.swap, context).value();
+  check_member(swap, blocks.swap_buffers(), &SwapBlocksBuffers::src, "src");
+  check_member(swap, blocks.swap_buffers(), &SwapBlocksBuffers::dst, "dst");
+  check_member(swap, blocks.swap_buffers(), &SwapBlocksBuffers::mapping, "mapping");
+  check_member(swap, blocks.swap_buffers(), &SwapBlocksBuffers::count, "count");
+  SwapBlocksBuffers swap_pointers = blocks.swap_buffers();
+  blocks.sources[0] = nullptr;
+  check(swap, swap_pointers, "src[0]");
+  swap_pointers = blocks.swap_buffers();
+  blocks.caches[1] = nullptr;
+  check(swap, swap_pointers, "dst[1]");
+}
+
 TEST(Run, NullIsFineForWhatIsEmpty) {
   const Context context = with_threads(1);
   GatherExample example;
@@ -330,6 +372,14 @@ TEST(Run, NullIsFineForWhatIsEmpty) {
   const Plan planned = plan(nothing, context).value();
   EXPECT_EQ(planned.workspace_bytes(), 0);
   EXPECT_TRUE(run(planned, buffers(nothing), context).ok());
+
+  CopyBlocksArgs no_caches;
+  no_caches.mapping = contiguous(static_cast<void*>(nullptr), DType::kInt64, {0, 2});
+  no_caches.index_policy = IndexPolicy::kReject;
+  EXPECT_TRUE(run(plan(no_caches, context).value(), buffers(no_caches, nullptr), context).ok());
+  SwapBlocksArgs no_tensors;
+  no_tensors.mapping = no_caches.mapping;
+  EXPECT_TRUE(run(plan(no_tensors, context).value(), buffers(no_tensors, nullptr, nullptr), context).ok());
 }
 
 TEST(Context, DevicesThatAreNotThere) {
@@ -366,6 +416,8 @@ TEST(Context, ForcedImplementations) {
   EXPECT_EQ(plan(ScatterExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(plan(GroupMemcpyExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(plan(SelectionExample().args, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(BlocksExample().copy, forced("warp9")).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(plan(BlocksExample().swap, forced("warp9")).status().code(), StatusCode::kUnavailable);
 }
 
 TEST(Context, ForcedByTheEnvironment) {
@@ -376,6 +428,8 @@ TEST(Context, ForcedByTheEnvironment) {
     EXPECT_EQ(plan(ScatterExample().args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(GroupMemcpyExample().args, Context())->implementation(), "generic");
     EXPECT_EQ(plan(SelectionExample().args, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(BlocksExample().copy, Context())->implementation(), "generic");
+    EXPECT_EQ(plan(BlocksExample().swap, Context())->implementation(), "generic");
   }
   {
     const Environment force("KVFERRY_FORCE_IMPL", "warp9");
@@ -447,6 +501,8 @@ TEST(Context, OneForManyThreads) {
       SelectionExample selection(caller % 2 == 0 ? 8 << 10 : 40, 60);
       scatter.args.index_policy = IndexPolicy::kReject;
       copies.args.checked = true;
+      BlocksExample blocks(1000, 900);
+      blocks.copy.index_policy = blocks.swap.index_policy = IndexPolicy::kReject;
       for (int i = 0; i < 25; ++i) {
         gather.clear();
         wrong += gather_pa_kv_cache(gather.args, context).ok() && gather.right() ? 0 : 1;
@@ -454,6 +510,8 @@ TEST(Context, OneForManyThreads) {
         wrong += group_memcpy(copies.args, context).ok() && copies.right() ? 0 : 1;
         selection.clear();
         wrong += gather_selection_kv_cache(selection.args, context).ok() && selection.right() ? 0 : 1;
+        wrong += swap_blocks(blocks.swap, context).ok() && blocks.swapped() ? 0 : 1;
+        wrong += copy_blocks(blocks.copy, context).ok() && blocks.copied() ? 0 : 1;
       }
     });
   }
@@ -546,6 +604,26 @@ TEST(Stream, RefusalComesOnceAndStopsNothing) {
   EXPECT_TRUE(stream.wait().ok());
   EXPECT_TRUE(gather_pa_kv_cache(also_bad.args, context).ok());
   EXPECT_TRUE(has(stream.wait().message(), "-5"));
+}
+
+TEST(Stream, OneCallFormsKeepTheirPointers) {
+  Stream stream;
+  const Context context = with_stream(stream, 2);
+  BlocksExample blocks(64 << 10, 40);
+  for (int i = 0; i < 5; ++i) {
+    const std::vector<TensorView> src = blocks.src_views;  // gone before the stream comes to it
+    const std::vector<TensorView> dst = blocks.dst_views;
+    CopyBlocksArgs copy = blocks.copy;
+    copy.caches = src;
+    SwapBlocksArgs swap = blocks.swap;
+    swap.src = src;
+    swap.dst = dst;
+    EXPECT_TRUE(swap_blocks(swap, context).ok());
+    EXPECT_TRUE(copy_blocks(copy, context).ok());
+  }
+  EXPECT_TRUE(stream.wait().ok());
+  EXPECT_TRUE(blocks.swapped());
+  EXPECT_TRUE(blocks.copied());
 }
 
 TEST(Stream, ChecksOfPlanAndBuffersComeAtOnce) {
@@ -660,6 +738,25 @@ TEST(ErrorRecord, AccumulatesOverCalls) {
   EXPECT_EQ(selected.batch, 0);
   EXPECT_EQ(selected.column, 0);
   EXPECT_EQ(selected.which, kBadDestination);
+}
+
+TEST(ErrorRecord, CountsPairsOfBlocks) {
+  const Context context = with_threads(1);
+  ErrorRecord record;
+  BlocksExample blocks;
+  blocks.copy.index_policy = IndexPolicy::kReport;
+  blocks.mapping[6] = 10;  // the source of pair 3, of 10 blocks
+  EXPECT_TRUE(copy_blocks(blocks.copy, context, &record).ok());
+  EXPECT_EQ(record.which, kBadSource);
+  blocks.mapping[6] = 3;
+  blocks.mapping[5] = blocks.mapping[1];  // the destinations of pairs 2 and 0
+  EXPECT_TRUE(copy_blocks(blocks.copy, context, &record).ok());
+  EXPECT_EQ(record.bad, 2U);
+  EXPECT_EQ(record.batch, 2);
+  EXPECT_EQ(record.id, 9);
+  EXPECT_EQ(record.which, kBadDestination | kBadDuplicate);
+  EXPECT_EQ(record.op, static_cast<std::uint32_t>(Operator::kCopyBlocks));
+  EXPECT_TRUE(copy_blocks(blocks.copy, context, nullptr).ok());
 }
 
 TEST(ErrorRecord, TieOverCallsKeepsTheFirstEntry) {

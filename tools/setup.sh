@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# setup.sh [lint | mutants]: installs what is missing of the Debian packages that building and testing KVFerry
-# need, and what linting or the mutants need besides. Does nothing, and needs no rights, when all are there.
+# setup.sh [lint | mutants | bench]: installs what is missing of the Debian packages that building and testing
+# KVFerry need, and what linting, the mutants or the benchmark need besides. Does nothing, and needs no rights,
+# when all are there.
 set -euo pipefail
 
 build_packages=(g++ ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
@@ -26,6 +27,7 @@ have_cmake || wanted+=(cmake)
 case ${1:-} in
   lint) wanted+=("${lint_packages[@]}") ;;
   mutants) wanted+=(python3) ;;
+  bench) wanted+=(python3 python3-numpy) ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

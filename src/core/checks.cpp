@@ -128,19 +128,25 @@ void Checker::tensor(const char* name, const TensorView& view) {
     overflow = overflow || whole.overflow;
   }
   overflow = overflow || (count.overflow && !empty) || (low * size).overflow || ((high + 1) * size).overflow;
-  that(!overflow, "{}: {} offset {} reaches beyond 2^63 bytes", name, to_string(view), view.offset);
-  if (!ok() || empty || view.storage_elements < 0) return;
-  that(low.value >= 0 && high.value < view.storage_elements,
-       "{}: {} offset {} touches elements {} to {}, expected 0 to {} (storage)", name, to_string(view),
-       view.offset, low.value, high.value, view.storage_elements - 1);
+  // to_string only for what fails: plans of many caches come through here.
+  if (overflow) {
+    return fail(StatusCode::kInvalidArgument, fmt::format("{}: {} offset {} reaches beyond 2^63 bytes", name,
+                                                          to_string(view), view.offset));
+  }
+  if (empty || view.storage_elements < 0) return;
+  if (low.value < 0 || high.value >= view.storage_elements) {
+    fail(StatusCode::kInvalidArgument,
+         fmt::format("{}: {} offset {} touches elements {} to {}, expected 0 to {} (storage)", name,
+                     to_string(view), view.offset, low.value, high.value, view.storage_elements - 1));
+  }
 }
 
 void Checker::output(const char* name, const TensorView& view) {
   tensor(name, view);
-  if (!ok()) return;
-  that(!overlaps_itself(view),
-       "{}: {} has two elements at one address, expected distinct ones (it is written)", name,
-       to_string(view));
+  if (!ok() || !overlaps_itself(view)) return;
+  fail(StatusCode::kInvalidArgument,
+       fmt::format("{}: {} has two elements at one address, expected distinct ones (it is written)", name,
+                   to_string(view)));
 }
 
 void Checker::rank(const char* name, const TensorView& view, int expected) {
@@ -164,6 +170,13 @@ void Checker::kv_dtype(const char* name, const TensorView& view) {
 void Checker::index_dtype(const char* name, const TensorView& view) {
   that(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, "{}: dtype is {}, expected int32 or int64",
        name, to_string(view.dtype));
+}
+
+void Checker::count(const char* name, const TensorView& view) {
+  tensor(name, view);
+  that(view.rank == 0 || (view.rank == 1 && view.dim(0) == 1), "{}: {}, expected [] or [1]", name,
+       to_string(view));
+  index_dtype(name, view);
 }
 
 void Checker::same_dtype(const char* name, const TensorView& view, const char* other_name,

@@ -35,6 +35,7 @@ class Checker {
   void dim(const char* name, const TensorView& view, int axis, std::int64_t expected, std::string_view why);
   void kv_dtype(const char* name, const TensorView& view);     // one of the twelve that caches may have
   void index_dtype(const char* name, const TensorView& view);  // int32 or int64
+  void count(const char* name, const TensorView& view);        // tensor(), [] or [1], int32 or int64
   void same_dtype(const char* name, const TensorView& view, const char* other_name, const TensorView& other);
 
   // Any other rule; `format` and its arguments continue "<operator>: ".

@@ -148,19 +148,25 @@ Status run_plan(Operator op, const Plan& plan, const Buffers& buffers, const Con
   });
 }
 
-// The one-call form of every operator.
-template <class Args, class Buffers>
-Status plan_and_run(const Args& args, Buffers buffers, const Context& context) noexcept {
-  Result<Plan> planned = plan(args, context);
-  if (!planned.ok()) return planned.status();
+// run() with the context's own workspace.
+template <class Buffers>
+Status run_in_context(const Plan& plan, Buffers buffers, const Context& context) noexcept {
   ContextState& state = context.state();
   const std::lock_guard lock(state.workspace_mutex);
-  buffers.workspace.bytes = planned->workspace_bytes();
+  buffers.workspace.bytes = plan.workspace_bytes();
   if (buffers.workspace.bytes > 0) {
     buffers.workspace.data = state.workspace(buffers.workspace.bytes);
     if (buffers.workspace.data == nullptr) return {StatusCode::kOutOfMemory, std::string()};
   }
-  return run(planned.value(), buffers, context);
+  return run(plan, buffers, context);
+}
+
+// The one-call form of every operator.
+template <class Args, class Buffers>
+Status plan_and_run(const Args& args, const Buffers& buffers, const Context& context) noexcept {
+  const Result<Plan> planned = plan(args, context);
+  if (!planned.ok()) return planned.status();
+  return run_in_context(planned.value(), buffers, context);
 }
 
 }  // namespace kvferry::internal

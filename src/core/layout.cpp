@@ -102,14 +102,16 @@ TokenMove make_token_move(std::vector<Nest> nests, std::int64_t src_token_step, 
   return move;
 }
 
+std::string describe(const Nest& nest) {
+  std::string text;
+  for (int i = 0; i < nest.loop_count; ++i)
+    text += fmt::format("{} x ", nest.loops[static_cast<std::size_t>(i)].count);
+  return text + fmt::format("{} B", nest.piece);
+}
+
 std::string describe(const TokenMove& move) {
   std::string text = fmt::format("{}: ", to_string(move.kind));
-  for (const Nest& nest : move.nests) {
-    if (&nest != &move.nests.front()) text += " + ";
-    for (int i = 0; i < nest.loop_count; ++i)
-      text += fmt::format("{} x ", nest.loops[static_cast<std::size_t>(i)].count);
-    text += fmt::format("{} B", nest.piece);
-  }
+  for (const Nest& nest : move.nests) text += (&nest == &move.nests.front() ? "" : " + ") + describe(nest);
   return text + " a token";
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kvferry/tensor.hpp"
+
 namespace kvferry::internal {
 
 // One axis of a token: `count` elements, with its step in source and destination.
@@ -21,7 +23,7 @@ struct Axis {
 
 // A loop nest, outermost first, around pieces of `piece` contiguous bytes; bases and steps in bytes.
 struct Nest {
-  static constexpr int kMaxLoops = 4;
+  static constexpr int kMaxLoops = kMaxRank;
   std::int64_t src_base = 0;
   std::int64_t dst_base = 0;
   std::int64_t piece = 0;
@@ -55,6 +57,7 @@ Nest make_nest(std::span<const Axis> axes, std::int64_t element_bytes, std::int6
 // Steps in bytes.
 TokenMove make_token_move(std::vector<Nest> nests, std::int64_t src_token_step, std::int64_t dst_token_step);
 
+std::string describe(const Nest& nest);  // "8 x 32 B"
 // "transpose: 8 x 32 B a token".
 std::string describe(const TokenMove& move);
 

@@ -11,10 +11,8 @@ namespace kvferry::harness {
 
 std::span<const OperatorInfo> operators() {
   static const std::array table = {
-      gather_pa_kv_cache_info(),
-      scatter_pa_kv_cache_info(),
-      group_memcpy_info(),
-      gather_selection_kv_cache_info(),
+      gather_pa_kv_cache_info(),        scatter_pa_kv_cache_info(), group_memcpy_info(),
+      gather_selection_kv_cache_info(), copy_blocks_info(),         swap_blocks_info(),
   };
   return table;
 }

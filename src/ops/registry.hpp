@@ -28,5 +28,7 @@ const OperatorInfo& gather_pa_kv_cache_info();
 const OperatorInfo& scatter_pa_kv_cache_info();
 const OperatorInfo& group_memcpy_info();
 const OperatorInfo& gather_selection_kv_cache_info();
+const OperatorInfo& copy_blocks_info();
+const OperatorInfo& swap_blocks_info();
 
 }  // namespace kvferry::harness

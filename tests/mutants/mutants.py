@@ -19,6 +19,7 @@ GATHER = "src/ops/gather_pa_kv_cache/gather_pa_kv_cache_cpu.cpp"
 SCATTER = "src/ops/scatter_pa_kv_cache/scatter_pa_kv_cache_cpu.cpp"
 SELECTION = "src/ops/gather_selection_kv_cache/gather_selection_kv_cache_cpu.cpp"
 MEMCPY = "src/ops/group_memcpy/group_memcpy_cpu.cpp"
+BLOCKS = "src/ops/block_copy.cpp"
 PAGED = "src/ops/paged_layout.cpp"
 LAYOUT = "src/core/layout.cpp"
 AVX2 = "src/backends/cpu/copy_avx2.cpp"
@@ -78,6 +79,21 @@ MUTANTS = [
     Mutant("count above the table", MEMCPY, "std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs)", "std::max<std::int64_t>(plan.count.at(buffers.count, 0), 0)", "group_memcpy"),
     Mutant("negative size skipped instead of refused", MEMCPY, "if (size < 0) return refuse(", "if (size < kInt64Min + 1) return refuse(", "group_memcpy"),
     Mutant("overlap with the next source not seen", MEMCPY, "end(*(at - 1)) > begin", "end(*(at - 1)) > begin + 1", "group_memcpy"),
+    # copy_blocks and swap_blocks
+    Mutant("run of blocks by its ends only", BLOCKS, "for (; n < most; ++n) {", "if (most > 1) { const Pair end = call_.at(p + most - 1); if (end.src == pair.src + most - 1 && end.dst == pair.dst + most - 1) return most; }\n    for (; n < most; ++n) {", "copy_blocks|swap_blocks"),
+    Mutant("run of sources only", BLOCKS, "if (next.src != pair.src + n || next.dst != pair.dst + n) break;", "if (next.src != pair.src + n) break;", "copy_blocks|swap_blocks"),
+    Mutant("blocks taken for neighbours by the source's stride", "src/ops/block_copy.hpp", "nest.loop_count == 0 && src_step == bytes && dst_step == bytes", "nest.loop_count == 0 && src_step == bytes", "copy_blocks|swap_blocks"),
+    Mutant("32-bit source block offset", BLOCKS, "src + pair.src * cache.src_step", "src + static_cast<std::int32_t>(pair.src * cache.src_step)", "copy_blocks|swap_blocks"),
+    Mutant("32-bit destination block offset", BLOCKS, "dst + pair.dst * cache.dst_step", "dst + static_cast<std::int32_t>(pair.dst * cache.dst_step)", "copy_blocks|swap_blocks"),
+    Mutant("32-bit byte of the work", BLOCKS, "const std::int64_t begin = claim * split.units_per_claim * kLine;", "const std::int64_t begin = static_cast<std::int32_t>(claim * split.units_per_claim * kLine);", "copy_blocks|swap_blocks"),
+    Mutant("block -1 of the destination is the last one", BLOCKS, "return pair.src < 0 || pair.dst < 0;", "return pair.src < 0;", "copy_blocks|swap_blocks"),
+    Mutant("destination judged by the source's pool", BLOCKS, "(pair.dst >= plan.dst_blocks ? kBadDestination : 0)", "(pair.dst >= plan.src_blocks ? kBadDestination : 0)", "copy_blocks|swap_blocks"),
+    Mutant("each part of a block is its first", BLOCKS, "return copy_piece(src + at, dst + at, bytes);", "return copy_piece(src, dst, bytes);", "copy_blocks|swap_blocks"),
+    Mutant("rows beyond the inner loop", BLOCKS, "left = inner.count - row % inner.count;", "left = inner.count;", "copy_blocks|swap_blocks"),
+    Mutant("an empty cache shifts the others", BLOCKS, "body.caches.push_back(make_cache(i, a.src[i], a.dst[i]));", "body.caches.push_back(make_cache(body.caches.size(), a.src[i], a.dst[i]));", "copy_blocks|swap_blocks"),
+    Mutant("last line of the work lost", BLOCKS, "return ceil_div(pairs * plan.first_byte.back(), kLine);", "return pairs * plan.first_byte.back() / kLine;", "copy_blocks|swap_blocks"),
+    Mutant("source that is a destination not seen", BLOCKS, "call.plan.one_pool() ? destinations.first(pair.src) : -1,", "-1,", "copy_blocks|swap_blocks"),
+    Mutant("no-ops take their block", BLOCKS, "out_of_range(pair) == 0 && !(plan.one_pool() && pair.src == pair.dst)", "out_of_range(pair) == 0", "copy_blocks|swap_blocks"),
     # layouts and kernels
     Mutant("head stride taken as dense", PAGED, "{rows.dim(1), step(cache, head_axis), step(rows, 1)}", "{rows.dim(1), rows.dim(2), step(rows, 1)}", "gather|scatter"),
     Mutant("slot stride that matches by coincidence", LAYOUT, "return nest.loop_count == 0 ? MoveKind::kDense : MoveKind::kPlanes;", "return MoveKind::kDense;", "gather|scatter"),

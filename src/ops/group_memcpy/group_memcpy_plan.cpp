@@ -37,10 +37,7 @@ Status check_args(const GroupMemcpyArgs& a, const Context& context) {
     check.that(a.copy_bytes == 0, "copy_bytes: {}, expected 0 together with sizes", a.copy_bytes);
   }
   if (a.count) {
-    check.tensor("count", *a.count);
-    check.that(a.count->rank == 0 || (a.count->rank == 1 && a.count->dim(0) == 1),
-               "count: {}, expected [] or [1]", to_string(*a.count));
-    check.index_dtype("count", *a.count);
+    check.count("count", *a.count);
     check.that(!a.host_count, "host_count: {}, expected none together with count", a.host_count.value_or(0));
   }
   if (a.host_count) {

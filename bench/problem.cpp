@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/problem.hpp"
+
+#include <immintrin.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <numeric>
+
+namespace kvferry::bench {
+
+Spec::Spec(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  kind_ = text.substr(0, colon);
+  std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) throw SpecError("no '=' in '" + std::string(item) + "'");
+    values_[std::string(item.substr(0, equals))] = item.substr(equals + 1);
+    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+  }
+}
+
+std::int64_t Spec::integer(const std::string& key, std::int64_t otherwise) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return otherwise;
+  const std::string& text = found->second;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(end, text.data() + text.size());
+  if (error != std::errc() || !(unit.empty() || unit == "k" || unit == "M"))
+    throw SpecError(key + "=" + text + " is no integer");
+  return unit == "k" ? value << 10 : unit == "M" ? value << 20 : value;
+}
+
+std::string Spec::text(const std::string& key, const std::string& otherwise) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? otherwise : found->second;
+}
+
+Pool::Pool(std::int64_t bytes) : bytes_(bytes) {
+  constexpr std::size_t kHugePage = 2 << 20;
+  map_bytes_ = (to_size(bytes) + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
+  map_ = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map_ == MAP_FAILED) throw std::bad_alloc();
+  const auto address = reinterpret_cast<std::uintptr_t>(map_);
+  data_ = static_cast<std::byte*>(map_) + (0 - address) % kHugePage;
+  madvise(data_, map_bytes_ - kHugePage, MADV_HUGEPAGE);
+  Random random(static_cast<std::uint64_t>(bytes));
+  for (std::int64_t i = 0; i + 8 <= bytes; i += 8) {
+    const std::uint64_t word = random.next();
+    std::memcpy(data_ + i, &word, 8);
+  }
+}
+
+Pool::~Pool() {
+  munmap(map_, map_bytes_);
+}
+
+std::vector<std::int64_t> Random::permutation(std::int64_t n) {
+  std::vector<std::int64_t> order(to_size(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::int64_t i = n; i > 1; --i) std::swap(order[to_size(i - 1)], order[to_size(below(i))]);
+  return order;
+}
+
+namespace {
+
+__attribute__((target("avx2"))) void stream_part(std::byte* dst, const std::byte* src, std::int64_t bytes) {
+  std::int64_t i = 0;
+  for (; i + 128 <= bytes; i += 128) {
+    for (std::int64_t k = i; k < i + 128; k += 32) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + k),
+                          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + k)));
+    }
+  }
+  std::memcpy(dst + i, src + i, to_size(bytes - i));
+  _mm_sfence();
+}
+
+}  // namespace
+
+void stream_copy(std::byte* dst, const std::byte* src, std::int64_t bytes, int threads) {
+  const std::int64_t part = (bytes / threads + 4095) / 4096 * 4096;
+  omp_for(threads, threads, [&](std::int64_t i) {
+    const std::int64_t begin = std::min(bytes, i * part), end = std::min(bytes, begin + part);
+    stream_part(dst + begin, src + begin, end - begin);
+  });
+}
+
+Contender limit_contender(const Pool& pool, std::byte* dst, std::int64_t bytes, std::int64_t rounds,
+                          int threads) {
+  const std::int64_t places = std::max<std::int64_t>(1, pool.bytes() / bytes);
+  return {"limit", [&pool, dst, bytes, rounds, threads, places](std::int64_t call) {
+            stream_copy(dst, pool.data() + call % rounds % places * bytes, bytes, threads);
+          }};
+}
+
+void require(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::abort();
+}
+
+Context make_context(int threads, bool streaming, const std::string& implementation) {
+  ContextOptions options;
+  options.threads = threads;
+  options.streaming = streaming;
+  options.implementation = implementation;
+  return Context(options);
+}
+
+std::unique_ptr<Problem> make_problem(const Spec& spec) {
+  const std::string& kind = spec.kind();
+  if (kind == "gather" || kind == "scatter") return make_paged_problem(spec);
+  if (kind.starts_with("selection")) return make_selection_problem(spec);
+  if (kind == "copies") return make_copies_problem(spec);
+  if (kind == "host") return make_host_cost_problem(spec);
+  throw SpecError("no problem '" + kind + "'");
+}
+
+}  // namespace kvferry::bench

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the benchmark measures: problems, and the contenders that solve them on the same memory. The driver
+// (run.py) times the contenders of a problem in turns; those in NumPy and PyTorch are its own, over the same
+// arrays.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvferry/context.hpp"
+#include "kvferry/plan.hpp"
+
+namespace kvferry::bench {
+
+// Of a problem that cannot be made as it is written.
+class SpecError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// "kind:key=value,key=value"; integers take k and M (powers of 1024).
+class Spec {
+ public:
+  explicit Spec(std::string_view text);
+  const std::string& kind() const { return kind_; }
+  std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
+  std::string text(const std::string& key, const std::string& otherwise) const;
+
+ private:
+  std::string kind_;
+  std::map<std::string, std::string> values_;
+};
+
+// Huge pages where the system gives them, touched, filled with random bytes.
+class Pool {
+ public:
+  explicit Pool(std::int64_t bytes);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  void* map_ = nullptr;
+  std::size_t map_bytes_ = 0;
+};
+
+struct Contender {
+  std::string name;
+  // Call number `call` of this contender, from 0: problems rotate over `Problem::rounds` inputs, so that
+  // sources are cold.
+  std::function<void(std::int64_t call)> run;
+};
+
+// Memory that the driver may see as an array.
+struct Array {
+  std::string name;
+  const void* data;
+  std::string dtype;  // NumPy's name
+  std::vector<std::int64_t> shape;
+};
+
+struct Problem {
+  virtual ~Problem() = default;
+  std::int64_t bytes = 0;  // payload of a call, counted once
+  std::int64_t rounds = 1;
+  std::vector<Contender> contenders;
+  std::vector<Array> arrays;
+  // Empty, or what is wrong with the result of call 0 of this contender. Runs it.
+  std::function<std::string(const Contender&)> verify;
+
+ protected:
+  void add(std::string name, std::function<void(std::int64_t)> run) {
+    contenders.push_back({std::move(name), std::move(run)});
+  }
+};
+
+std::unique_ptr<Problem> make_problem(const Spec& spec);  // throws SpecError
+std::unique_ptr<Problem> make_paged_problem(const Spec& spec);
+std::unique_ptr<Problem> make_selection_problem(const Spec& spec);
+std::unique_ptr<Problem> make_copies_problem(const Spec& spec);
+std::unique_ptr<Problem> make_host_cost_problem(const Spec& spec);
+
+// What every problem measures itself against: non-temporal stores, contiguous to contiguous.
+void stream_copy(std::byte* dst, const std::byte* src, std::int64_t bytes, int threads);
+
+// body(i) for i in [0, count), split evenly over OpenMP threads: what an engine would write.
+template <class Body>
+void omp_for(std::int64_t count, int threads, Body body) {
+  if (threads == 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) body(i);
+}
+
+// Adds "limit": the best contiguous copy of the same bytes out of `pool`, cold.
+Contender limit_contender(const Pool& pool, std::byte* dst, std::int64_t bytes, std::int64_t rounds,
+                          int threads);
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15U + 1) {}
+  std::uint64_t next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_;
+  }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n));
+  }
+  // 0 .. n-1 in random order
+  std::vector<std::int64_t> permutation(std::int64_t n);
+
+ private:
+  std::uint64_t state_;
+};
+
+inline std::size_t to_size(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
+// The library's calls must not fail while they are timed.
+void require(const Status& status);
+Context make_context(int threads, bool streaming, const std::string& implementation = {});
+
+}  // namespace kvferry::bench
