@@ -195,82 +195,89 @@ struct SelectionExample {
         const std::int64_t from = full_table[static_cast<std::size_t>(ids[p] / 4)] * 4 + ids[p] % 4;
         if (!std::equal(selection.begin() + to * width, selection.begin() + (to + 1) * width,
                         full.begin() + from * width)) {
-          // `pairs` pairs between the halves of two caches, or between two pools of two caches: block p goes
-          // to the last but p. Blocks of the caches have `bytes` and 3 bytes.
-          struct BlocksExample {
-            explicit BlocksExample(std::int64_t block_bytes = 48, std::int64_t count = 5)
-                : bytes(block_bytes), pairs(count) {
-              for (const std::int64_t size : {bytes, std::int64_t{3}}) {
-                auto& source = src.emplace_back(static_cast<std::size_t>(2 * pairs * size), std::uint8_t{77});
-                std::iota(source.begin(), source.begin() + pairs * size, std::uint8_t{3});
-                dst.push_back(source);
-                std::fill(dst.back().begin(), dst.back().end(), std::uint8_t{77});
-                src_views.push_back(contiguous(src.back().data(), DType::kUInt8, {2 * pairs, size}));
-                dst_views.push_back(contiguous(dst.back().data(), DType::kUInt8, {2 * pairs, size}));
-              }
-              for (std::int64_t p = 0; p < pairs; ++p) mapping.insert(mapping.end(), {p, 2 * pairs - 1 - p});
-              const TensorView ids = contiguous(mapping.data(), DType::kInt64, {pairs, 2});
-              copy = {src_views, ids, {}, IndexPolicy::kDefault};
-              swap = {src_views, dst_views, ids, {}, IndexPolicy::kDefault};
-            }
-            BlocksExample(const BlocksExample&) = delete;
-            BlocksExample& operator=(const BlocksExample&) = delete;
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  bool untouched() const {
+    return std::all_of(selection.begin(), selection.end(), [](std::uint8_t byte) { return byte == 77; }) &&
+           std::all_of(status.begin(), status.end(), [](std::int32_t id) { return id == -1; });
+  }
+  void clear() {
+    std::fill(selection.begin(), selection.end(), std::uint8_t{77});
+    std::fill(status.begin(), status.end(), -1);
+  }
 
-            CopyBlocksBuffers copy_buffers() { return buffers(copy, caches); }
-            SwapBlocksBuffers swap_buffers() { return buffers(swap, sources, caches); }
+  std::int64_t width;
+  std::int64_t count;
+  std::int64_t columns;
+  std::vector<std::uint8_t> full, selection;
+  std::vector<std::int32_t> table, full_table, status, topk, lens, q = {2}, out = {-1, -1};
+  GatherSelectionKvCacheArgs args;
+};
 
-            bool copied() const { return right(src); }
-            bool swapped() const { return right(dst); }
-            bool untouched() const {
-              const auto is_77 = [](std::uint8_t byte) { return byte == 77; };
-              bool all = true;
-              for (std::size_t i = 0; i < 2; ++i) {
-                const auto middle = src[i].begin() + static_cast<std::ptrdiff_t>(src[i].size() / 2);
-                all = all && std::all_of(middle, src[i].end(), is_77) &&
-                      std::all_of(dst[i].begin(), dst[i].end(), is_77);
-              }
-              return all;
-            }
+// `pairs` pairs between the halves of two caches, or between two pools of two caches: block p goes to the
+// last but p. Blocks of the caches have `bytes` and 3 bytes.
+struct BlocksExample {
+  explicit BlocksExample(std::int64_t block_bytes = 48, std::int64_t count = 5)
+      : bytes(block_bytes), pairs(count) {
+    for (const std::int64_t size : {bytes, std::int64_t{3}}) {
+      auto& source = src.emplace_back(static_cast<std::size_t>(2 * pairs * size), std::uint8_t{77});
+      std::iota(source.begin(), source.begin() + pairs * size, std::uint8_t{3});
+      dst.push_back(source);
+      std::fill(dst.back().begin(), dst.back().end(), std::uint8_t{77});
+      src_views.push_back(contiguous(src.back().data(), DType::kUInt8, {2 * pairs, size}));
+      dst_views.push_back(contiguous(dst.back().data(), DType::kUInt8, {2 * pairs, size}));
+    }
+    for (std::int64_t p = 0; p < pairs; ++p) mapping.insert(mapping.end(), {p, 2 * pairs - 1 - p});
+    const TensorView ids = contiguous(mapping.data(), DType::kInt64, {pairs, 2});
+    copy = {src_views, ids, {}, IndexPolicy::kDefault};
+    swap = {src_views, dst_views, ids, {}, IndexPolicy::kDefault};
+  }
+  BlocksExample(const BlocksExample&) = delete;
+  BlocksExample& operator=(const BlocksExample&) = delete;
 
-            std::int64_t bytes;
-            std::int64_t pairs;
-            std::vector<std::vector<std::uint8_t>> src, dst;
-            std::vector<TensorView> src_views, dst_views;
-            std::vector<std::int64_t> mapping;
-            CopyBlocksArgs copy;
-            SwapBlocksArgs swap;
-            const void* sources[2] = {};
-            void* caches[2] = {};
+  CopyBlocksBuffers copy_buffers() { return buffers(copy, caches); }
+  SwapBlocksBuffers swap_buffers() { return buffers(swap, sources, caches); }
 
-           private:
-            bool right(const std::vector<std::vector<std::uint8_t>>& to) const {
-              for (std::size_t i = 0; i < 2; ++i) {
-                const std::int64_t size = src_views[i].dim(1);
-                for (std::int64_t p = 0; p < pairs; ++p) {
-                  if (!std::equal(src[i].begin() + p * size, src[i].begin() + (p + 1) * size,
-                                  to[i].begin() + (2 * pairs - 1 - p) * size)) {
-                    return false;
-                  }
-                }
-              }
-              return true;
-            }
-            bool untouched() const {
-              return std::all_of(selection.begin(), selection.end(),
-                                 [](std::uint8_t byte) { return byte == 77; }) &&
-                     std::all_of(status.begin(), status.end(), [](std::int32_t id) { return id == -1; });
-            }
-            void clear() {
-              std::fill(selection.begin(), selection.end(), std::uint8_t{77});
-              std::fill(status.begin(), status.end(), -1);
-            }
+  bool copied() const { return right(src); }
+  bool swapped() const { return right(dst); }
+  bool untouched() const {
+    const auto is_77 = [](std::uint8_t byte) { return byte == 77; };
+    bool all = true;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto middle = src[i].begin() + static_cast<std::ptrdiff_t>(src[i].size() / 2);
+      all =
+          all && std::all_of(middle, src[i].end(), is_77) && std::all_of(dst[i].begin(), dst[i].end(), is_77);
+    }
+    return all;
+  }
 
-            std::int64_t width;
-            std::int64_t count;
-            std::int64_t columns;
-            std::vector<std::uint8_t> full, selection;
-            std::vector<std::int32_t> table, full_table, status, topk, lens, q = {2}, out = {-1, -1};
-            GatherSelectionKvCacheArgs args;
-          };
+  std::int64_t bytes;
+  std::int64_t pairs;
+  std::vector<std::vector<std::uint8_t>> src, dst;
+  std::vector<TensorView> src_views, dst_views;
+  std::vector<std::int64_t> mapping;
+  CopyBlocksArgs copy;
+  SwapBlocksArgs swap;
+  const void* sources[2] = {};
+  void* caches[2] = {};
 
-        }  // namespace kvferry
+ private:
+  bool right(const std::vector<std::vector<std::uint8_t>>& to) const {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::int64_t size = src_views[i].dim(1);
+      for (std::int64_t p = 0; p < pairs; ++p) {
+        if (!std::equal(src[i].begin() + p * size, src[i].begin() + (p + 1) * size,
+                        to[i].begin() + (2 * pairs - 1 - p) * size)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace kvferry
