@@ -103,6 +103,9 @@ void add_replay_command(CLI::App& app, int& exit_code) {
                   "{}, chosen "
                   "by seed; 0: none. Default: {:g}%",
                   defaults.verify.at_least, defaults.verify.percent));
+  add(kResult, "--html", texts->html, "FILE",
+      fmt::format("A page with charts that needs nothing but a browser; none: nowhere. Default: {}",
+                  defaults.html));
   add(kResult, "--json", texts->json, "FILE",
       fmt::format("Where the numbers go; none: nowhere. Default: {}", defaults.json));
 

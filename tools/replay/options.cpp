@@ -140,7 +140,14 @@ Result<Options> parse_options(const OptionTexts& texts) {
 
   o.trace = texts.trace;
   o.implementation = texts.impl;
-  if (!texts.json.empty()) o.json = texts.json == "none" ? "" : texts.json;
+  const auto file = [](const std::string& text, std::string& value) {
+    if (!text.empty()) value = text == "none" ? "" : text;
+  };
+  file(texts.json, o.json);
+  file(texts.html, o.html);
+  if (!o.json.empty() && o.json == o.html) {
+    p.refuse(fmt::format("--json and --html: '{}' twice, expected two files", o.json));
+  }
   if (!p.ok()) return p.take();
   return o;
 }

@@ -16,7 +16,7 @@ struct OptionTexts {
   std::string model, tp, layers, block;
   std::string device_tokens, host_tokens, device_bytes, host_bytes;
   std::string max_running, chunk, trace, requests, seed, speed, step_ms;
-  std::string verify, threads, json, impl, link_gbps;
+  std::string verify, threads, json, html, impl, link_gbps;
 };
 
 // The defaults are the demo: on two cores under a minute, with pools so small that
@@ -38,6 +38,7 @@ struct Options {
   VerifyShare verify;
   int threads = 0;                           // 0: what the context decides
   std::string json = "kvferry-report.json";  // empty: none
+  std::string html = "kvferry-report.html";  // empty: none
   std::string implementation;
   double link_gbps = 0;  // GB/s; 0: no modelled column
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Report: the numbers of one replay, as a table for people and as JSON for programs.
+// Report: the numbers of one replay, as a table for people and as JSON for programs. The page
+// with charts (html.hpp) is made from the JSON.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "tools/replay/options.hpp"
+#include "tools/replay/series.hpp"
 #include "tools/replay/stats.hpp"
 
 namespace kvferry::replay {
@@ -27,6 +29,7 @@ struct Report {
   std::string copy_limit_method;
   Counts counts;
   PerCall<CallStats> calls;
+  TimeSeries series;
   // Of each refused request.
   struct Refused {
     std::int64_t line;
@@ -34,7 +37,7 @@ struct Report {
   };
   std::vector<Refused> refused;
   std::optional<Mismatch> mismatch;
-  std::string mismatch_text;
+  std::string error;           // why the run ended early
   double replay_seconds = 0;   // the movement phase
   double elapsed_seconds = 0;  // everything
   std::int64_t peak_memory = 0;
@@ -49,7 +52,12 @@ struct Report {
     return static_cast<double>(shard.model.layers) / options.layers * shard.distinct_ranks();
   }
   double operator_seconds() const;
+  // What evict or fetch would take over the link; none without one.
+  std::optional<double> link_seconds(Call call) const;
 };
+
+// 0 of nothing.
+double percent(std::int64_t part, std::int64_t whole);
 
 nlohmann::json to_json(const Report& report);
 std::string to_table(const Report& report);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/replay/generator.hpp"
+#include "tools/replay/html.hpp"
 #include "tools/replay/memory.hpp"
 #include "tools/replay/numbers.hpp"
 #include "tools/replay/print.hpp"
@@ -77,6 +79,7 @@ class Run {
   bool fail(int exit_code, std::string error) {
     progress_.cancel();
     outcome_.exit_code = exit_code;
+    outcome_.report.error = error;
     outcome_.error = std::move(error);
     return false;
   }
@@ -166,6 +169,7 @@ class Run {
                               print_gibibytes(f.host), print_gibibytes(f.buffers)));
 
     progress_.begin("replay", planned_.moved_tokens());
+    report.series = TimeSeries(planned_.steps);
     const std::unique_ptr<Mover> mover = std::move(made).value();
     Scheduler scheduler(trace_, *tree_, mover_options_.scheduler);
     const Status status = scheduler.run(*mover);
@@ -175,11 +179,11 @@ class Run {
         progress_.end(fmt::format("{} requests in {} steps", report.counts.finished, report.counts.steps));
     if (status.ok()) return true;
     report.mismatch = mover->mismatch();
-    if (report.mismatch) report.mismatch_text = status.message();
     return fail(kExitFailed, report.mismatch ? "mismatch: " + status.message() : status.message());
   }
 
   void show(const Counts& counts) {
+    outcome_.report.series.add(sample_of(counts));
     if (!progress_.due()) return;
     progress_.update(counts.moved_tokens(), fmt::format("{} of {} requests, step {} of {}", counts.finished,
                                                         planned_.finished, counts.steps, planned_.steps));
@@ -205,25 +209,35 @@ int run_replay(const Options& options) {
   const auto complain = [](const std::string& error) {
     std::fputs(fmt::format("kvferry replay: {}\n", error).c_str(), stderr);
   };
-  const auto unwritable = [&] {
-    return fmt::format("--json: cannot write '{}': {}", options.json, std::strerror(errno));
+  struct File {
+    const char* option;
+    const std::string& path;
+    std::string text;
+    std::string unwritable() const {
+      return fmt::format("{}: cannot write '{}': {}", option, path, std::strerror(errno));
+    }
   };
+  std::array files{File{"--json", options.json, {}}, File{"--html", options.html, {}}};
   // Before minutes of work, not after.
-  if (!options.json.empty() && !can_write(options.json)) {
-    complain(unwritable());
+  for (const File& f : files) {
+    if (f.path.empty() || can_write(f.path)) continue;
+    complain(f.unwritable());
     return kExitUsage;
   }
   Outcome outcome = replay(options, stderr);
   // A run that moved something has something to show, also when it failed.
   if (outcome.report.replay_seconds > 0) {
-    if (!options.json.empty()) {
-      std::ofstream file(options.json);
-      file << to_json(outcome.report).dump(2) << '\n';
+    const nlohmann::json json = to_json(outcome.report);
+    files[0].text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+    files[1].text = to_html(json);
+    for (const File& f : files) {
+      if (f.path.empty()) continue;
+      std::ofstream file(f.path);
+      file << f.text;
       file.close();
-      if (!file && outcome.exit_code == kExitOk) {
-        outcome.exit_code = kExitFailed;
-        outcome.error = unwritable();
-      }
+      if (file || outcome.exit_code != kExitOk) continue;
+      outcome.exit_code = kExitFailed;
+      outcome.error = f.unwritable();
     }
     std::fputs(to_table(outcome.report).c_str(), stdout);
     std::fflush(stdout);

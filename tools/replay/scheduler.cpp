@@ -51,6 +51,7 @@ Status Scheduler::admit(Sink& sink) {
     const Admission& a = admission_;
     run.held = a.hit_blocks;
     run.done = cache_.prefix_pages(a.hit_blocks) * options_.page_tokens;
+    ++counts_.admitted;
     counts_.prompt_tokens += r.input_length;
     counts_.device_hit_tokens += a.device_hit_pages * options_.page_tokens;
     counts_.host_hit_tokens += a.host_hit_pages * options_.page_tokens;
@@ -156,6 +157,9 @@ Status Scheduler::step(Sink& sink) {
   ++counts_.steps;
   counts_.device_high_water = cache_.device().high_water();
   counts_.host_high_water = cache_.host().high_water();
+  counts_.device_pages = cache_.device().used_pages();
+  counts_.running_pages = counts_.device_pages - cache_.evictable_pages();
+  counts_.host_pages = cache_.host().used_pages();
   return sink.end_step(counts_);
 }
 

@@ -58,6 +58,7 @@ struct Counts {
   std::int64_t steps = 0;       // that moved tokens
   std::int64_t idle_steps = 0;  // waited for an arrival; `speed` only
   std::int64_t max_running = 0;
+  std::int64_t admitted = 0;
   std::int64_t prompt_tokens = 0;  // of admitted requests
   std::int64_t device_hit_tokens = 0;
   std::int64_t host_hit_tokens = 0;
@@ -74,6 +75,9 @@ struct Counts {
   std::int64_t longest_gather = 0;
   std::int64_t most_moved_pages = 0;
   std::int64_t device_high_water = 0, host_high_water = 0;  // pages
+  // Now, in pages: of running requests, and with the prefixes that nobody uses.
+  std::int64_t running_pages = 0;
+  std::int64_t device_pages = 0, host_pages = 0;
 
   std::int64_t hit_tokens() const { return device_hit_tokens + host_hit_tokens; }
   // Whole run, all tokens that some operator moves, for progress.

@@ -22,7 +22,18 @@ class LatencyHistogram {
   // 0 < q <= 1: the smallest latency that at least q of all do not exceed; 0 if there are none.
   double quantile_ns(double q) const;
 
+  // Latencies in [from, to) ns.
+  struct Bin {
+    std::int64_t from, to;
+    std::int64_t count;
+  };
+  // Four bins to a power of two, without the empty ones: for drawing.
+  std::vector<Bin> bins() const;
+
  private:
+  // The smallest latency of a bucket.
+  static std::int64_t least_of(std::size_t bucket);
+
   std::vector<std::int64_t> buckets_;
   std::int64_t count_ = 0;
 };
