@@ -19,6 +19,15 @@ inline std::int64_t offset_bytes(const TensorView& view) {
   return view.offset * size_of(view.dtype);
 }
 
+inline std::int32_t load_int32(const std::byte* p) noexcept {
+  std::int32_t v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store_int32(std::byte* p, std::int32_t value) noexcept {
+  std::memcpy(p, &value, sizeof value);
+}
+
 // An index tensor of rank 0 to 2, int32 or int64 of any stride and alignment, without its pointer.
 struct IndexView {
   std::int64_t base = 0;  // bytes
@@ -40,9 +49,11 @@ struct IndexView {
       std::memcpy(&v, p, sizeof v);
       return v;
     }
-    std::int32_t v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
+    return load_int32(p);
+  }
+  // REQUIRES !wide
+  void put(void* data, std::int32_t value, std::int64_t i, std::int64_t j = 0) const noexcept {
+    store_int32(static_cast<std::byte*>(data) + base + i * step0 + j * step1, value);
   }
 };
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # run.sh COMPILER LIBRARY: every ```cpp block of README.md and docs/ that is a complete program compiles
-# against the public headers and runs.
+# against the public headers and runs; a block behind "<!-- from FILE: NAME -->" is what FILE has between its
+# two lines "// [NAME]", but for the indentation.
 set -euo pipefail
 cxx=$1
 library=$2
@@ -17,7 +18,33 @@ extract() {
     /^```/ && inside { inside = 0; if (text ~ /int main\(/) printf "%s", text > file; next }
     inside { text = text $0 "\n" }' "$1"
 }
-find "$root/README.md" "$root/docs" -name '*.md' | while read -r page; do extract "$page"; done
+
+# quoted PAGE FILE NAME: the block behind its "<!-- from". region FILE NAME: what it must be.
+quoted() {
+  awk -v mark="<!-- from $2: $3 -->" '$0 == mark { found = 1; next }
+    found && /^```cpp$/ { inside = 1; next }
+    inside && /^```/ { exit }
+    inside' "$1"
+}
+region() {
+  awk -v mark="// [$2]" '{ line = $0; sub(/^ */, "", line) }
+    line == mark { if (inside) exit; inside = 1; indent = length($0) - length(line); next }
+    inside { print substr($0, indent + 1) }' "$root/$1"
+}
+
+quotes=0
+while read -r page; do
+  extract "$page"
+  while read -r _ _ file name _; do
+    file=${file%:}
+    region "$file" "$name" >"$work/region"
+    [ -s "$work/region" ] || { echo "$page: $file has no region [$name]"; exit 1; }
+    quoted "$page" "$file" "$name" | diff "$work/region" - || { echo "$page: differs from $file [$name]"; exit 1; }
+    quotes=$((quotes + 1))
+  done < <(grep '^<!-- from ' "$page")
+done < <(find "$root/README.md" "$root/docs" -name '*.md')
+[ $quotes -gt 0 ] || { echo "no page quotes an example"; exit 1; }
+echo "$quotes quotes are what the examples say"
 
 shopt -s nullglob
 readme=("$work"/README.md.*.cpp)

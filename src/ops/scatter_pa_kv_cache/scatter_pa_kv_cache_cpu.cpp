@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "core/checked_math.hpp"
+#include "core/error_record.hpp"
 #include "ops/cpu_implementations.hpp"
 #include "ops/paged_cpu.hpp"
 #include "ops/scatter_pa_kv_cache/scatter_pa_kv_cache_plan.hpp"
@@ -72,11 +73,7 @@ void report(const PlanT& plan, const Buffers& buffers) {
     const std::uint32_t in_range = active_pairs(plan) & ~out_of_range(plan, uses[i].slot);
     record_entry(record, uses[i].token, uses[i].slot, in_range | kBadDuplicate);
   }
-  if (record.bad == 0) return;
-  ErrorRecord& total = *buffers.error_record;
-  const std::uint64_t bad = total.bad + record.bad;
-  if (total.bad == 0 || record.batch < total.batch) total = record;
-  total.bad = bad;
+  add_to(*buffers.error_record, record);
 }
 
 template <class... T>
