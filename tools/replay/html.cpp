@@ -70,6 +70,16 @@ std::string section(const char* title, const std::string& explanation, const std
                      content);
 }
 
+// What the device holds.
+std::string device(const json& r) {
+  if (!r.contains("selection")) {
+    return fmt::format("Device pool {} tokens", print_metric(number(r.at("options").at("device_tokens"))));
+  }
+  const json& selection = r.at("selection");
+  return fmt::format("Device: {} selection caches of {} tokens", selection.at("requests").dump(),
+                     print_thousands(selection.at("tokens_per_request")));
+}
+
 std::string head(const json& r) {
   const json& model = r.at("model");
   const json& trace = r.at("trace");
@@ -77,12 +87,11 @@ std::string head(const json& r) {
   std::string s = fmt::format(
       "<h1>kvferry replay: {}</h1>\n<p>tp {}, {} of {} layers, {} bytes of KV a token here, pages of {} "
       "tokens. "
-      "Trace {}: {} requests, {} prompt tokens. Pools: device {} tokens, host {} tokens. {} threads.</p>\n",
+      "Trace {}: {} requests, {} prompt tokens. {}, host pool {} tokens. {} threads.</p>\n",
       word(model.at("name")), model.at("tp").dump(), model.at("run_layers").dump(), model.at("layers").dump(),
       model.at("bytes_per_token").dump(), options.at("block").dump(), word(trace.at("name")),
-      print_thousands(trace.at("requests")), print_metric(number(trace.at("prompt_tokens"))),
-      print_metric(number(options.at("device_tokens"))), print_metric(number(options.at("host_tokens"))),
-      r.at("machine").at("threads").dump());
+      print_thousands(trace.at("requests")), print_metric(number(trace.at("prompt_tokens"))), device(r),
+      print_metric(number(options.at("host_tokens"))), r.at("machine").at("threads").dump());
   if (!r.at("error").is_null()) {
     s += fmt::format("<p class=\"failed\">FAILED: {}<br>The numbers below are of what ran before.</p>\n",
                      word(r.at("error")));
@@ -108,6 +117,13 @@ std::string tiles(const json& r) {
       print_seconds(number(r.at("seconds").at("elapsed"))),
       fmt::format("elapsed, {} in the operators", print_seconds(number(r.at("seconds").at("operators")))));
   s += tile(print_gibibytes(r.at("peak_memory_bytes")), "peak memory");
+  if (r.contains("selection")) {
+    const json& selection = r.at("selection");
+    s += tile(fmt::format("{:.2f} %", number(selection.at("hit_percent"))),
+              "selected tokens still in fast memory");
+    s += tile(fmt::format("{:.1f} x", number(selection.at("memory_ratio"))),
+              "less fast memory than the full cache");
+  }
   return "<div class=\"tiles\">\n" + s + "</div>\n";
 }
 
@@ -147,6 +163,41 @@ std::string over_time(const json& r) {
          section("Pools over steps",
                  "Pages in use. A pool that is full of cached prefixes makes room by evicting.",
                  line_chart({"steps", "", 0}, {"% of the pool", "%", 100}, steps, pools));
+}
+
+std::string selection(const json& r) {
+  if (!r.contains("selection")) return {};
+  const json& selection = r.at("selection");
+  const json& series = r.at("series");
+  const std::vector<double> steps = column(series, "steps");
+  const std::vector<Line> bytes{{"fetched", 0, column(series, "fetched_bytes"), false},
+                                {"fetching all", 1, column(series, "fetch_all_bytes"), false}};
+  const std::vector<Line> memory{
+      {"selection caches", 0, column(series, "selection_memory_bytes"), false},
+      {"full cache of the running requests", 1, column(series, "full_memory_bytes"), false}};
+  const auto metric = [&](const char* key, const char* unit = "") {
+    return print_metric(number(selection.at(key)), unit);
+  };
+  const json& wanted = selection.at("wanted_overlap_percent");
+  return section(
+             "What decode reads from the full cache",
+             fmt::format(
+                 "{} of {} ({:.1f} %): {} ids, {:.2f} % hits, {:.2f} % moved. Overlap of consecutive steps "
+                 "{:.2f} %{}; ids from {}.",
+                 metric("fetched_bytes", "B"), metric("fetch_all_bytes", "B"),
+                 number(selection.at("fetched_percent")), metric("ids"), number(selection.at("hit_percent")),
+                 number(selection.at("moved_percent")), number(selection.at("overlap_percent")),
+                 wanted.is_null() ? "" : fmt::format(" ({:g} % wanted)", number(wanted)),
+                 word(selection.at("source"))),
+             line_chart({"steps", "", 0}, {"bytes so far", "B", 0}, steps, bytes)) +
+         section(
+             "Fast memory",
+             fmt::format(
+                 "At the peak {} for selection caches and {} for the full cache of {} tokens, which is on "
+                 "the host here.",
+                 metric("selection_memory_bytes", "B"), metric("full_memory_bytes", "B"),
+                 metric("full_memory_tokens")),
+             line_chart({"steps", "", 0}, {"bytes", "B", 0}, steps, memory));
 }
 
 std::string latencies(const json& r) {
@@ -198,8 +249,14 @@ std::string whole_model(const json& r) {
   };
   for (const auto& [name, bytes] : whole.at("bytes").items()) row(name, bytes);
   row("saved by prefix hits", whole.at("bytes_saved"));
-  row("device pool", whole.at("device_bytes"));
+  row(r.contains("selection") ? "selection caches" : "device pool", whole.at("device_bytes"));
   row("host pool", whole.at("host_bytes"));
+  if (r.contains("selection")) {
+    const json& selection = r.at("selection").at("whole_model");
+    row("fetched for decode", selection.at("fetched_bytes"));
+    row("fetching all for decode", selection.at("fetch_all_bytes"));
+    row("full cache of the running requests", selection.at("full_memory_bytes"));
+  }
   return section("The whole model",
                  fmt::format("All layers and ranks: {:g} times this run.", number(whole.at("factor"))),
                  "<table><tbody>\n" + s + "</tbody></table>\n", "wide");
@@ -221,8 +278,8 @@ std::string to_html(const json& r) {
              "<title>kvferry replay: {}</title><style>",
              word(r.at("model").at("name"))) +
          kStyle + "</style></head><body><main>\n" + head(r) + tiles(r) + "<div class=\"charts\">\n" +
-         rates(r) + over_time(r) + "</div>\n" + latencies(r) + table(r) + whole_model(r) + embedded(r) +
-         "</main></body></html>\n";
+         rates(r) + over_time(r) + selection(r) + "</div>\n" + latencies(r) + table(r) + whole_model(r) +
+         embedded(r) + "</main></body></html>\n";
 }
 
 }  // namespace kvferry::replay

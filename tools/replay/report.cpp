@@ -9,13 +9,17 @@ double percent(std::int64_t part, std::int64_t whole) {
 
 double Report::operator_seconds() const {
   std::int64_t ns = 0;
-  for (const Call call : kCalls) ns += calls[call].ns;
+  for (const Call call : calls_of(selects())) ns += calls[call].ns;
   return static_cast<double>(ns) / 1e9;
 }
 
 std::optional<double> Report::link_seconds(Call call) const {
-  if (options.link_gbps <= 0 || (call != Call::kEvict && call != Call::kFetch)) return std::nullopt;
-  return static_cast<double>(calls[call].bytes) / (options.link_gbps * 1e9);
+  if (options.link_gbps <= 0) return std::nullopt;
+  const bool tiers = call == Call::kEvict || call == Call::kFetch;
+  if (!tiers && call != Call::kSelect) return std::nullopt;
+  // What moves inside the selection cache stays on the device.
+  const std::int64_t bytes = tiers ? calls[call].bytes : selected_bytes(selection.fetched);
+  return static_cast<double>(bytes) / (options.link_gbps * 1e9);
 }
 
 }  // namespace kvferry::replay

@@ -30,6 +30,7 @@ struct Report {
   Counts counts;
   PerCall<CallStats> calls;
   TimeSeries series;
+  SelectionTotals selection;
   // Of each refused request.
   struct Refused {
     std::int64_t line;
@@ -42,8 +43,21 @@ struct Report {
   double elapsed_seconds = 0;  // everything
   std::int64_t peak_memory = 0;
 
+  bool selects() const { return options.select > 0; }
+  // Of so many rows of a layer.
+  std::int64_t selected_bytes(std::int64_t rows) const { return rows * shard.token_layer_bytes(); }
+  // Fast memory with selection caches for so many requests, and with the full cache in so many pages.
+  std::int64_t selection_memory(std::int64_t requests) const {
+    return requests * Selector::cache_tokens(options.select) * token_bytes();
+  }
+  std::int64_t full_memory(std::int64_t pages) const { return pages * options.block * token_bytes(); }
+  std::int64_t device_bytes() const {
+    return selects() ? selection_memory(counts.max_running) : device_tokens() * token_bytes();
+  }
   // Whole pages.
-  std::int64_t device_tokens() const { return options.device_tokens / options.block * options.block; }
+  std::int64_t device_tokens() const {
+    return selects() ? 0 : options.device_tokens / options.block * options.block;
+  }
   std::int64_t host_tokens() const { return options.host_tokens / options.block * options.block; }
   double copy_limit() const { return (copy_limit_before + copy_limit_after) / 2; }
   std::int64_t token_bytes() const { return shard.token_layer_bytes() * options.layers; }
@@ -52,7 +66,7 @@ struct Report {
     return static_cast<double>(shard.model.layers) / options.layers * shard.distinct_ranks();
   }
   double operator_seconds() const;
-  // What evict or fetch would take over the link; none without one.
+  // What the bytes between the tiers would take over the link; none without one, or for other calls.
   std::optional<double> link_seconds(Call call) const;
 };
 

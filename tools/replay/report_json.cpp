@@ -10,6 +10,10 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kTiers =
+    "Both tiers are RAM on the CPU backend: what crosses between them does so at memory speed here, not at a "
+    "link's";
+
 double seconds(std::int64_t ns) {
   return static_cast<double>(ns) / 1e9;
 }
@@ -49,8 +53,8 @@ json call_json(Call call, const Report& r) {
 // Columns of equal length.
 json series_json(const Report& r) {
   json j;
-  const std::int64_t device = r.options.device_tokens / r.options.block;
-  const std::int64_t host = r.options.host_tokens / r.options.block;
+  const Options& o = r.options;
+  const std::int64_t device = o.device_tokens / o.block, host = o.host_tokens / o.block;
   for (const char* column : {"steps", "requests", "device_hit_percent", "host_hit_percent", "running_percent",
                              "device_percent", "host_percent"}) {
     j[column] = json::array();
@@ -60,11 +64,52 @@ json series_json(const Report& r) {
     j["requests"].push_back(s.admitted);
     j["device_hit_percent"].push_back(percent(s.device_hit_tokens, s.prompt_tokens));
     j["host_hit_percent"].push_back(percent(s.host_hit_tokens, s.prompt_tokens));
-    j["running_percent"].push_back(percent(s.running_pages, device));
+    j["running_percent"].push_back(percent(s.running_pages, o.pool_tokens() / o.block));
     j["device_percent"].push_back(percent(s.device_pages, device));
     j["host_percent"].push_back(percent(s.host_pages, host));
+    if (!r.selects()) continue;
+    j["fetched_bytes"].push_back(r.selected_bytes(s.fetched));
+    j["fetch_all_bytes"].push_back(r.selected_bytes(s.selected));
+    j["selection_memory_bytes"].push_back(r.selection_memory(s.running));
+    j["full_memory_bytes"].push_back(r.full_memory(s.running_pages));
   }
   return j;
+}
+
+json selection_json(const Report& r) {
+  const SelectionTotals& s = r.selection;
+  const Options& o = r.options;
+  const std::int64_t memory = r.device_bytes(), full = r.full_memory(r.counts.most_running_pages);
+  return {
+      {"k", o.select},
+      {"source", o.topk.empty() ? "locality model" : o.topk},
+      {"calls", r.calls[Call::kSelect].calls},
+      {"ids", s.ids},
+      {"hits", s.hits},
+      {"misses", s.misses},
+      {"moved", s.moved},
+      {"hit_percent", percent(s.hits, s.ids)},
+      {"moved_percent", percent(s.moved, s.ids)},
+      {"fetched_bytes", r.selected_bytes(s.fetched)},
+      {"fetch_all_bytes", r.selected_bytes(s.ids)},
+      {"fetched_percent", percent(s.fetched, s.ids)},
+      {"wanted_overlap_percent", o.topk.empty() ? json(o.overlap) : json()},
+      {"overlap_percent", percent(s.free_common, s.free_pairs * o.select)},
+      {"overlap_pairs", s.free_pairs},
+      {"overlap_percent_of_all_pairs", percent(s.common, s.pairs * o.select)},
+      {"all_overlap_pairs", s.pairs},
+      {"requests", r.counts.max_running},
+      {"tokens_per_request", Selector::cache_tokens(o.select)},
+      {"selection_memory_bytes", memory},
+      {"full_memory_tokens", r.counts.most_running_pages * o.block},
+      {"full_memory_bytes", full},
+      {"memory_ratio", memory > 0 ? static_cast<double>(full) / static_cast<double>(memory) : 0},
+      {"whole_model",
+       {{"fetched_bytes", static_cast<double>(r.selected_bytes(s.fetched)) * r.whole_model_factor()},
+        {"fetch_all_bytes", static_cast<double>(r.selected_bytes(s.ids)) * r.whole_model_factor()},
+        {"selection_memory_bytes", static_cast<double>(memory) * r.whole_model_factor()},
+        {"full_memory_bytes", static_cast<double>(full) * r.whole_model_factor()}}},
+  };
 }
 
 }  // namespace
@@ -74,11 +119,11 @@ json to_json(const Report& r) {
   const Counts& c = r.counts;
   const double factor = r.whole_model_factor();
   json calls = json::array();
-  for (const Call call : kCalls) calls.push_back(call_json(call, r));
+  for (const Call call : calls_of(r.selects())) calls.push_back(call_json(call, r));
   json refused = json::array();
   for (const Report::Refused& q : r.refused) refused.push_back({{"line", q.line}, {"tokens", q.tokens}});
   json whole_calls = json::object();
-  for (const Call call : kCalls) {
+  for (const Call call : calls_of(r.selects())) {
     whole_calls[fmt::format("{} {}", operator_of(call), purpose_of(call))] =
         static_cast<double>(r.calls[call].bytes) * factor;
   }
@@ -115,7 +160,7 @@ json to_json(const Report& r) {
         {"copy_limit_before", r.copy_limit_before},
         {"copy_limit_after", r.copy_limit_after},
         {"copy_limit_method", r.copy_limit_method},
-        {"tiers", "both tiers are RAM on the CPU backend"}}},
+        {"tiers", kTiers}}},
       {"calls", std::move(calls)},
       {"requests",
        {{"finished", c.finished},
@@ -146,7 +191,7 @@ json to_json(const Report& r) {
        {{"factor", factor},
         {"bytes_per_token", static_cast<double>(r.token_bytes()) * factor},
         {"bytes_saved", static_cast<double>(c.hit_tokens() * r.token_bytes()) * factor},
-        {"device_bytes", static_cast<double>(r.device_tokens() * r.token_bytes()) * factor},
+        {"device_bytes", static_cast<double>(r.device_bytes()) * factor},
         {"host_bytes", static_cast<double>(r.host_tokens() * r.token_bytes()) * factor},
         {"bytes", std::move(whole_calls)}}},
       {"seconds",
@@ -155,6 +200,7 @@ json to_json(const Report& r) {
       {"series", series_json(r)},
       {"error", r.error.empty() ? json() : json(r.error)},
   };
+  if (r.selects()) j["selection"] = selection_json(r);
   if (r.mismatch) {
     const BadRow& row = r.mismatch->row;
     j["mismatch"] = {{"operator", operator_of(r.mismatch->call)},

@@ -19,6 +19,7 @@
 #include "tools/replay/numbers.hpp"
 #include "tools/replay/print.hpp"
 #include "tools/replay/progress.hpp"
+#include "tools/replay/topk_file.hpp"
 
 namespace kvferry::replay {
 namespace {
@@ -110,8 +111,8 @@ class Run {
     mover_options_.layers = options_.layers;
     SchedulerOptions& s = mover_options_.scheduler;
     s.page_tokens = options_.block;
-    s.device_pages = options_.device_tokens / options_.block;
-    s.host_pages = options_.host_tokens / options_.block;
+    s.device_pages = options_.pool_tokens() / options_.block;
+    s.host_pages = options_.second_pool_tokens() / options_.block;
     s.max_running = options_.max_running;
     s.chunk = options_.chunk;
     s.speed = options_.speed;
@@ -119,6 +120,7 @@ class Run {
     mover_options_.verify = options_.verify;
     mover_options_.seed = options_.seed;
     mover_options_.fault = options_.fault;
+    mover_options_.select = options_.select;
 
     // The schedule does not depend on the clock: a run without bytes gives the number of calls to choose the
     // verified ones from, the longest gather, the pages that are ever used and the total for the progress.
@@ -132,7 +134,27 @@ class Run {
                               100 * static_cast<double>(planned_.hit_tokens()) /
                                   static_cast<double>(std::max<std::int64_t>(1, planned_.prompt_tokens)),
                               static_cast<double>(planned_.moved_tokens() * report.token_bytes()) / 1e9));
-    return check_memory();
+    return check_memory() && (options_.select == 0 || make_id_source());
+  }
+
+  bool make_id_source() {
+    if (!options_.topk.empty()) {
+      progress_.begin("ids");
+      Result<std::unique_ptr<TopkFile>> file =
+          TopkFile::read(options_.topk, trace_, planned_.refused, options_.layers, options_.select);
+      if (!file.ok()) return fail(kExitUsage, file.status().message());
+      id_source_ = std::move(file).value();
+      progress_.end(options_.topk);
+    } else {
+      id_source_ = std::make_unique<LocalityModel>(
+          LocalityModel::Options{.k = options_.select,
+                                 .overlap_percent = options_.overlap,
+                                 .seed = options_.seed,
+                                 .streams = planned_.max_running * options_.layers,
+                                 .longest = planned_.longest_request});
+    }
+    mover_options_.id_source = id_source_.get();
+    return true;
   }
 
   bool check_memory() {
@@ -141,10 +163,11 @@ class Run {
     if (available < 0 || f.total() <= available) return true;
     return fail(
         kExitUsage,
-        fmt::format("--device-tokens, --host-tokens, --layers, --tp: the run needs {} (device {}, host {}, "
-                    "buffers {}), expected at most the {} that are available",
-                    print_gibibytes(f.total()), print_gibibytes(f.device), print_gibibytes(f.host),
-                    print_gibibytes(f.buffers), print_gibibytes(available)));
+        fmt::format(
+            "--device-tokens, --host-tokens, --select, --layers, --tp: the run needs {} (device {}, host {}, "
+            "buffers {}), expected at most the {} that are available",
+            print_gibibytes(f.total()), print_gibibytes(f.device), print_gibibytes(f.host),
+            print_gibibytes(f.buffers), print_gibibytes(available)));
   }
 
   bool measure_limit(double& gb_per_second) {
@@ -162,18 +185,21 @@ class Run {
     Report& report = outcome_.report;
     progress_.begin("memory");
     const Footprint f = footprint(mover_options_, planned_);
-    mover_options_.on_step = [this](const Counts& counts) { show(counts); };
+    const Mover* moving = nullptr;
+    mover_options_.on_step = [&](const Counts& counts) { show(counts, moving->selection()); };
     Result<std::unique_ptr<Mover>> made = Mover::make(context_, trace_, *tree_, mover_options_, planned_);
     if (!made.ok()) return fail(kExitFailed, made.status().message());
     progress_.end(fmt::format("device {}, host {}, buffers {}", print_gibibytes(f.device),
                               print_gibibytes(f.host), print_gibibytes(f.buffers)));
 
-    progress_.begin("replay", planned_.moved_tokens());
+    progress_.begin("replay", work(planned_));
     report.series = TimeSeries(planned_.steps);
     const std::unique_ptr<Mover> mover = std::move(made).value();
+    moving = mover.get();
     Scheduler scheduler(trace_, *tree_, mover_options_.scheduler);
     const Status status = scheduler.run(*mover);
-    report.counts = scheduler.counts();
+    report.counts = by_tier(scheduler.counts());
+    report.selection = mover->selection();
     report.calls = mover->stats();
     report.replay_seconds =
         progress_.end(fmt::format("{} requests in {} steps", report.counts.finished, report.counts.steps));
@@ -182,11 +208,26 @@ class Run {
     return fail(kExitFailed, report.mismatch ? "mismatch: " + status.message() : status.message());
   }
 
-  void show(const Counts& counts) {
-    outcome_.report.series.add(sample_of(counts));
+  // In tokens of one layer: what decode selects is most of the work where there is any.
+  std::int64_t work(const Counts& counts) const {
+    return counts.moved_tokens() + counts.generated_tokens * options_.select / 2;
+  }
+
+  // The scheduler's first pool is the host's with selection.
+  Counts by_tier(Counts counts) const {
+    if (options_.select > 0) {
+      std::swap(counts.device_hit_tokens, counts.host_hit_tokens);
+      std::swap(counts.device_pages, counts.host_pages);
+      std::swap(counts.device_high_water, counts.host_high_water);
+    }
+    return counts;
+  }
+
+  void show(const Counts& counts, const SelectionTotals& selection) {
+    outcome_.report.series.add(sample_of(by_tier(counts), selection));
     if (!progress_.due()) return;
-    progress_.update(counts.moved_tokens(), fmt::format("{} of {} requests, step {} of {}", counts.finished,
-                                                        planned_.finished, counts.steps, planned_.steps));
+    progress_.update(work(counts), fmt::format("{} of {} requests, step {} of {}", counts.finished,
+                                               planned_.finished, counts.steps, planned_.steps));
   }
 
   const Options& options_;
@@ -194,6 +235,7 @@ class Run {
   Context context_;
   Trace trace_;
   std::unique_ptr<PrefixTree> tree_;
+  std::unique_ptr<IdSource> id_source_;
   MoverOptions mover_options_;
   Counts planned_;
   Outcome outcome_;

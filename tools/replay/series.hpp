@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/replay/scheduler.hpp"
+#include "tools/replay/selector.hpp"
 
 namespace kvferry::replay {
 
@@ -19,11 +20,22 @@ struct Sample {
   std::int64_t device_hit_tokens = 0, host_hit_tokens = 0;
   std::int64_t running_pages = 0;  // of the pool that requests run in
   std::int64_t device_pages = 0, host_pages = 0;
+  std::int64_t running = 0;                // requests
+  std::int64_t selected = 0, fetched = 0;  // tokens of each layer
 };
 
-inline Sample sample_of(const Counts& c) {
-  return {c.steps,           c.admitted,      c.prompt_tokens, c.device_hit_tokens,
-          c.host_hit_tokens, c.running_pages, c.device_pages,  c.host_pages};
+inline Sample sample_of(const Counts& c, const SelectionTotals& selection) {
+  return {.steps = c.steps,
+          .admitted = c.admitted,
+          .prompt_tokens = c.prompt_tokens,
+          .device_hit_tokens = c.device_hit_tokens,
+          .host_hit_tokens = c.host_hit_tokens,
+          .running_pages = c.running_pages,
+          .device_pages = c.device_pages,
+          .host_pages = c.host_pages,
+          .running = c.running,
+          .selected = selection.ids,
+          .fetched = selection.fetched};
 }
 
 class TimeSeries {

@@ -52,6 +52,14 @@ std::vector<LatencyHistogram::Bin> LatencyHistogram::bins() const {
   return bins;
 }
 
+std::span<const Call> calls_of(bool selection) {
+  static constexpr std::array kTiers{Call::kScatterPrefill, Call::kScatterDecode, Call::kGather, Call::kEvict,
+                                     Call::kFetch};
+  static constexpr std::array kSelection{Call::kScatterPrefill, Call::kScatterDecode, Call::kGather,
+                                         Call::kSelect};
+  return selection ? std::span<const Call>(kSelection) : std::span<const Call>(kTiers);
+}
+
 const char* operator_of(Call call) {
   switch (call) {
     case Call::kScatterPrefill:
@@ -62,6 +70,8 @@ const char* operator_of(Call call) {
     case Call::kEvict:
     case Call::kFetch:
       return "group_memcpy";
+    case Call::kSelect:
+      return "gather_selection_kv_cache";
   }
   return "";
 }
@@ -78,6 +88,8 @@ const char* purpose_of(Call call) {
       return "evict";
     case Call::kFetch:
       return "fetch";
+    case Call::kSelect:
+      return "decode";
   }
   return "";
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,10 @@ class LatencyHistogram {
   std::int64_t count_ = 0;
 };
 
-enum class Call : std::uint8_t { kScatterPrefill, kScatterDecode, kGather, kEvict, kFetch };
-inline constexpr std::array kCalls{Call::kScatterPrefill, Call::kScatterDecode, Call::kGather, Call::kEvict,
-                                   Call::kFetch};
+enum class Call : std::uint8_t { kScatterPrefill, kScatterDecode, kGather, kEvict, kFetch, kSelect };
+inline constexpr std::size_t kCallKinds = 6;
+// What a run calls: with selection there is no second tier to evict to.
+std::span<const Call> calls_of(bool selection);
 // One T for each kind of call.
 template <class T>
 class PerCall {
@@ -49,7 +51,7 @@ class PerCall {
   const T& operator[](Call call) const { return values_[static_cast<std::size_t>(call)]; }
 
  private:
-  std::array<T, kCalls.size()> values_{};
+  std::array<T, kCallKinds> values_{};
 };
 
 const char* operator_of(Call call);  // "scatter_pa_kv_cache"
