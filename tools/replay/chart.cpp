@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 720;
 constexpr double kLeft = 64, kRight = 24, kTop = 12;  // margins of a plot
 constexpr double kTitle = 44;                         // below it: tick labels and the axis label
-constexpr double kNames = 210;                        // the left margin of charts with rows
+constexpr double kNames = 236;                        // the left margin of charts with rows
 
 // "0", "2.5 k", "40 GB": a tick's value has few digits.
 std::string tick_text(double value, const std::string& unit) {

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,33 +18,6 @@ namespace kvferry::replay {
 namespace {
 
 using nlohmann::json;
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// The JSON report inside a page.
-json embedded(const std::string& page) {
-  const std::string begin = R"(<script type="application/json" id="report">)";
-  const std::size_t from = page.find(begin) + begin.size();
-  return json::parse(page.substr(from, page.find("</script>", from) - from));
-}
-
-// Values of an attribute in elements of this data-name, in order.
-std::vector<std::string> attributes(const std::string& page, const std::string& name,
-                                    const std::string& attribute) {
-  const std::regex element("data-name=\"" + name + "\"[^>]* ?" + attribute + "=\"([^\"]*)\"");
-  std::vector<std::string> values;
-  for (std::sregex_iterator it(page.begin(), page.end(), element), end; it != end; ++it)
-    values.push_back((*it)[1]);
-  return values;
-}
-
-std::vector<double> numbers(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<double>(in), {}};
-}
 
 class ReplayHtml : public testing::Test {
  protected:
@@ -97,14 +68,14 @@ TEST_F(ReplayHtml, RefersToNothingOutside) {
 
 TEST_F(ReplayHtml, SaysWhatTheJsonSays) {
   ASSERT_EQ(run(), kExitOk);
-  EXPECT_EQ(embedded(page_), report_);
+  EXPECT_EQ(embedded_report(page_), report_);
   for (const json& call : report_["calls"]) {
     const std::string name = call["operator"].get<std::string>() + " " + call["purpose"].get<std::string>();
-    const auto bars = attributes(page_, name, "data-value");
+    const auto bars = data_attributes(page_, name, "data-value");
     ASSERT_EQ(bars.size(), 2U) << name;
     EXPECT_EQ(std::stod(bars[0]), call["gb_per_second"].get<double>());
     EXPECT_EQ(std::stod(bars[1]), call["bytes"].get<double>());
-    const auto rows = attributes(page_, name, "data-buckets");
+    const auto rows = data_attributes(page_, name, "data-buckets");
     ASSERT_EQ(rows.size(), 1U) << name;
     std::vector<double> expected;
     double calls = 0;
@@ -113,7 +84,7 @@ TEST_F(ReplayHtml, SaysWhatTheJsonSays) {
       calls += expected.back();
       EXPECT_LT(bin["from_us"], bin["to_us"]);
     }
-    EXPECT_EQ(numbers(rows[0]), expected) << name;
+    EXPECT_EQ(parse_numbers(rows[0]), expected) << name;
     EXPECT_EQ(calls, call["calls"].get<double>());
     EXPECT_NE(page_.find(fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{:.2f}</td><td>{:.2f}</td>", name,
                                      call["calls"].dump(), call["tokens"].dump(),
@@ -123,10 +94,10 @@ TEST_F(ReplayHtml, SaysWhatTheJsonSays) {
   }
   const json& series = report_["series"];
   const auto expect_line = [&](const char* name, const char* x, const char* y) {
-    const auto xs = attributes(page_, name, "data-x"), ys = attributes(page_, name, "data-y");
+    const auto xs = data_attributes(page_, name, "data-x"), ys = data_attributes(page_, name, "data-y");
     ASSERT_EQ(ys.size(), 1U) << name;
-    EXPECT_EQ(numbers(xs[0]), series[x].get<std::vector<double>>()) << name;
-    EXPECT_EQ(numbers(ys[0]), series[y].get<std::vector<double>>()) << name;
+    EXPECT_EQ(parse_numbers(xs[0]), series[x].get<std::vector<double>>()) << name;
+    EXPECT_EQ(parse_numbers(ys[0]), series[y].get<std::vector<double>>()) << name;
   };
   expect_line("device hits", "requests", "device_hit_percent");
   expect_line("host hits", "requests", "host_hit_percent");
@@ -146,7 +117,7 @@ TEST_F(ReplayHtml, EscapesNames) {
   ASSERT_EQ(run(), kExitOk);
   EXPECT_EQ(page_.find("<a&b>"), std::string::npos);
   EXPECT_NE(page_.find("html &lt;a&amp;b&gt;.jsonl"), std::string::npos);
-  EXPECT_EQ(embedded(page_)["trace"]["name"], trace_.path());
+  EXPECT_EQ(embedded_report(page_)["trace"]["name"], trace_.path());
   EXPECT_EQ(escape_html(R"(<b a="x" c='y'>&)"), "&lt;b a=&quot;x&quot; c=&#39;y&#39;&gt;&amp;");
 }
 
@@ -158,7 +129,7 @@ TEST_F(ReplayHtml, AFailedRunSaysSo) {
   EXPECT_EQ(error.rfind("mismatch: ", 0), 0U) << error;
   EXPECT_NE(page_.find("FAILED: " + error), std::string::npos) << error;
   EXPECT_NE(table_.find("FAILED " + error), std::string::npos) << table_;
-  EXPECT_EQ(embedded(page_), report_);
+  EXPECT_EQ(embedded_report(page_), report_);
 }
 
 TEST_F(ReplayHtml, NoneIsNowhere) {

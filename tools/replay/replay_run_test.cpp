@@ -360,6 +360,18 @@ TEST(ReplayCli, BadValuesNameOptionValueAndRange) {
       {"--link-gbps -1", "--link-gbps: '-1', expected a number above 0"},
       {"--trace /nowhere", "--trace: cannot open '/nowhere'"},
       {"--impl best", "--impl: "},
+      {"--select 0", "--select: '0', expected an integer from 1 to 1048576"},
+      {"--select all", "--select: 'all', expected"},
+      {"--select 8 --overlap 101", "--overlap: '101', expected a percentage from 0 to 100, as in 5%"},
+      {"--overlap 50%", "--overlap: '50%' without --select, expected both"},
+      {"--topk x", "--topk: 'x' without --select, expected both"},
+      {"--select 8 --topk x --overlap 5", "--overlap and --topk: '5' and 'x', expected one of the two"},
+      {"--select 8 --device-tokens 1M",
+       "--device-tokens: '1M' with --select, expected --host-tokens or --host-bytes: the whole cache is on "
+       "the host"},
+      {"--select 8 --device-bytes 1G", "--device-bytes: '1G' with --select, expected --host-tokens"},
+      {"--select 8 --host-tokens 0", "--host-tokens: '0', expected an integer from 16 to "},
+      {"--select 8 --topk /nowhere", "--topk: cannot open '/nowhere'"},
       {"--json /nowhere/x.json", "--json: cannot write '/nowhere/x.json': No such file"},
       {"--html /nowhere/x.html", "--html: cannot write '/nowhere/x.html': No such file"},
       {"--html same --json same", "--json and --html: 'same' twice, expected two files"},
@@ -389,8 +401,8 @@ TEST(ReplayCli, Runs) {
 TEST(ReplayCli, HelpTeaches) {
   const Cli cli("--help");
   EXPECT_EQ(cli.exit_code, 0);
-  for (const char* text : {"--device-tokens", "--host-bytes", "--verify", "--link-gbps", "Modelled",
-                           "Examples:", "Exit status"}) {
+  for (const char* text : {"--device-tokens", "--host-bytes", "--verify", "--select", "--topk", "\"ids\"",
+                           "--html", "--link-gbps", "Modelled", "Examples:", "Exit status"}) {
     EXPECT_NE(cli.out.find(text), std::string::npos) << text << "\n" << cli.out;
   }
 }

@@ -89,8 +89,10 @@ std::string to_table(const Report& r) {
       percent(c.hit_tokens(), c.prompt_tokens), percent(c.device_hit_tokens, c.prompt_tokens),
       percent(c.host_hit_tokens, c.prompt_tokens), print_metric(c.hit_tokens()),
       print_metric(c.hit_tokens() * r.token_bytes(), "B"));
-  t += fmt::format("evicted {} tokens   fetched back {}   dropped {}\n", print_metric(c.evicted_tokens),
-                   print_metric(c.fetched_tokens), print_metric(c.dropped_tokens));
+  t += r.selects()
+           ? fmt::format("dropped {} tokens\n", print_metric(c.dropped_tokens))
+           : fmt::format("evicted {} tokens   fetched back {}   dropped {}\n", print_metric(c.evicted_tokens),
+                         print_metric(c.fetched_tokens), print_metric(c.dropped_tokens));
   if (r.selects()) t += selection_lines(r);
   t += fmt::format("requests {} finished, {} refused   most running {}   steps {}",
                    print_thousands(c.finished), r.refused.size(), c.max_running, print_thousands(c.steps));
