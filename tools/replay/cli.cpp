@@ -18,7 +18,7 @@ constexpr const char* kDescription = R"(What would this traffic on this model co
 Replays a trace of requests through a continuous-batching scheduler with a prefix cache in two tiers (device, host)
 and moves the KV of every step with the library's operators: scatter for new tokens, gather for cached prefixes, group
 copies for eviction and fetching back. Prints calls, bytes, GB/s against the machine's copy limit, latencies, hit rates
-and what the whole model would take. Without options it is a demo of less than a minute.)";
+and what the whole model would take, and writes a page with charts. Without options it is a demo of less than a minute.)";
 
 constexpr const char* kFooter = R"(Integers take k, M, G (powers of 1024): --device-tokens 1M.
 Examples:

@@ -376,7 +376,7 @@ TEST_F(ReplaySelection, TopkErrorsNameFileLineAndReason) {
       {"", ": no line for request 6, step 0, layer 0"},
   };
   for (const auto& [line, message] : cases) {
-    const std::string seen = error(good + "\n" + line + "\n");
+    const std::string seen = error(fmt::format("{}\n{}\n", good, line));
     EXPECT_EQ(seen.substr(0, message.size()), message) << seen;
   }
   EXPECT_EQ(error(good, {1}), "");  // a refused request needs none
