@@ -14,7 +14,7 @@ setup: ## install the missing Debian packages (12 or 13; as root or through sudo
 build: setup ## build everything, warnings as errors
 	@$(call build,dev)
 
-demo: setup ## replay a built-in traffic and write kvferry-report.json
+demo: setup ## replay a built-in traffic and write kvferry-report.html and .json
 	@$(call build,release) --target kvferry_cli
 	build/release/kvferry replay
 

@@ -18,13 +18,14 @@ constexpr const char* kDescription = R"(What would this traffic on this model co
 Replays a trace of requests through a continuous-batching scheduler with a prefix cache in two tiers (device, host)
 and moves the KV of every step with the library's operators: scatter for new tokens, gather for cached prefixes, group
 copies for eviction and fetching back. Prints calls, bytes, GB/s against the machine's copy limit, latencies, hit rates
-and what the whole model would take. Without options it is a demo of less than a minute.)";
+and what the whole model would take, and writes a page with charts. Without options it is a demo of less than a minute.)";
 
 constexpr const char* kFooter = R"(Integers take k, M, G (powers of 1024): --device-tokens 1M.
 Examples:
   kvferry replay
   kvferry replay --trace FILE --device-tokens 1M --host-tokens 4M --verify all
   kvferry replay --model deepseek-v3.2 --layers 4 --device-bytes 2GiB --host-bytes 4GiB --link-gbps 50
+  kvferry replay --model deepseek-v3.2 --select 2048 --requests 50
 Exit status: 0 done, 1 a call failed or moved a wrong byte, 2 an option or the trace cannot be used.)";
 
 }  // namespace
@@ -86,6 +87,29 @@ void add_replay_command(CLI::App& app, int& exit_code) {
       fmt::format("Tokens of a step: one for each decoding request, the rest prefill. Default: {}",
                   defaults.chunk));
 
+  constexpr const char* kSelection = "Selection";
+  add(kSelection, "--select", texts->select, "K",
+      "Decode with sparse attention on K tokens. The whole cache is on the host tier, in the pool of "
+      "--host-tokens "
+      "with no tier behind it; the device has a selection cache of K tokens for each running request and "
+      "layer, which "
+      "gather_selection_kv_cache fills in each step. MLA models: the latent row is the kv cache, without "
+      "rope; others: "
+      "K is the kv cache, V the rope cache");
+  add(kSelection, "--overlap", texts->overlap, "P%",
+      fmt::format(
+          "Share of a step's ids that the next step selects again, in a model of recency window, sink tokens "
+          "and a rest that changes slowly. Default: {:g}%, the published rate of adjacent steps",
+          defaults.overlap));
+  add(kSelection, "--topk", texts->topk, "FILE",
+      "Recorded ids instead, one JSON object a line: {\"request\": 1, \"step\": 0, \"layer\": 0, \"ids\": "
+      "[17, 4]}. "
+      "request: its line in the trace, from 1; step: decode steps of the request, from 0; layer: of this "
+      "run, from 0; "
+      "ids: up to K positions, of which those outside the sequence are skipped. A line for each request, "
+      "step and "
+      "layer");
+
   constexpr const char* kMachine = "Machine";
   add(kMachine, "--threads", texts->threads, "N",
       "Threads of the operators, the copy limit and the checks. Default: KVFERRY_NUM_THREADS, else all "
@@ -93,7 +117,8 @@ void add_replay_command(CLI::App& app, int& exit_code) {
   add(kMachine, "--impl", texts->impl, "NAME",
       "Force this implementation of the operators, as in generic. Default: the best that runs here");
   add(kMachine, "--link-gbps", texts->link_gbps, "GB/S",
-      "Add a column: what evict and fetch would take over a link of so many 10^9 bytes a second. Modelled as "
+      "Add a column: what evict and fetch, or the misses of --select, would take over a link of so many 10^9 "
+      "bytes a second. Modelled as "
       "bytes / "
       "rate, nothing measured");
 
@@ -103,6 +128,9 @@ void add_replay_command(CLI::App& app, int& exit_code) {
                   "{}, chosen "
                   "by seed; 0: none. Default: {:g}%",
                   defaults.verify.at_least, defaults.verify.percent));
+  add(kResult, "--html", texts->html, "FILE",
+      fmt::format("A page with charts that needs nothing but a browser; none: nowhere. Default: {}",
+                  defaults.html));
   add(kResult, "--json", texts->json, "FILE",
       fmt::format("Where the numbers go; none: nowhere. Default: {}", defaults.json));
 

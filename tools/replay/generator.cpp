@@ -30,6 +30,9 @@ constexpr Quantiles kAge{5,   45,   101,  141,  204,  257,  325,  423,  550,
 constexpr std::int32_t kLongestPrompt = 126195;
 constexpr int kContinuesPerMille = 385;
 constexpr int kSharesAllPerMille = 849;  // of the earlier prompt's full blocks
+// A prompt is continued at most once; of those with so many blocks, only a share can be.
+constexpr std::int64_t kLongBlocks = 32;
+constexpr int kLongGoesOnPerMille = 750;
 constexpr std::int64_t kBurstGapMs = 3000;
 
 std::int64_t sample(const Quantiles& q, harness::Random& random) {
@@ -48,6 +51,7 @@ Trace generate_trace(std::uint64_t seed, std::int64_t requests) {
   trace.name = fmt::format("built-in seed {}", seed);
   trace.requests.reserve(usize(requests));
   harness::Random random(seed);
+  std::vector<bool> open;  // can be continued
   std::int64_t next_id = 1;
   std::int64_t time_ms = 0, left_in_burst = random.between(1, 19);
   for (std::int64_t i = 0; i < requests; ++i) {
@@ -65,12 +69,12 @@ Trace generate_trace(std::uint64_t seed, std::int64_t requests) {
     if (i > 5 && random.between(1, 1000) <= kContinuesPerMille) {
       std::int64_t age = sample(kAge, random);
       if (age > i) age = random.between(1, i);
-      // Only a prompt of two full blocks shares more than the system prompt: the
-      // nearest one from there on back.
+      // The nearest from there on back that can be continued.
       std::int64_t earlier = i - age;
-      while (earlier > 0 && trace.requests[usize(earlier)].full_blocks() < 2) --earlier;
+      while (earlier > 0 && !open[usize(earlier)]) --earlier;
       const Request& e = trace.requests[usize(earlier)];
-      if (e.full_blocks() >= 2) {
+      if (open[usize(earlier)]) {
+        open[usize(earlier)] = false;
         shared = e.full_blocks();
         if (random.between(1, 1000) > kSharesAllPerMille) shared = random.between(2, shared);
         for (std::int64_t j = 1; j < shared; ++j) {
@@ -86,6 +90,9 @@ Trace generate_trace(std::uint64_t seed, std::int64_t requests) {
     while (std::ssize(trace.hash_ids) - static_cast<std::int64_t>(r.first_id) < r.id_count()) {
       trace.hash_ids.push_back(next_id++);
     }
+    // Only a prompt of two full blocks shares more than the system prompt.
+    open.push_back(r.full_blocks() >= 2 &&
+                   (r.full_blocks() < kLongBlocks || random.between(1, 1000) <= kLongGoesOnPerMille));
     trace.requests.push_back(r);
   }
   return trace;

@@ -3,9 +3,10 @@
 // The built-in trace: conversations behind one system prompt.
 //
 // A request either starts a conversation, and shares only the system prompt (id 0) with others, or continues
-// one: the full blocks of an earlier prompt, then new tokens. Requests come in bursts, 3 s apart. The numbers
-// follow what the published conversation trace of Mooncake (FAST'25) shows: lengths of fresh prompts, of
-// outputs and of what a turn adds, and how many requests lie between the turns of a conversation.
+// one: the full blocks of an earlier prompt that nobody has continued yet, then new tokens. Requests come in
+// bursts, 3 s apart. The numbers follow what the published conversation trace of Mooncake (FAST'25) shows:
+// lengths of fresh prompts, of outputs and of what a turn adds, and how many requests lie between the turns
+// of a conversation.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,6 @@
 namespace kvferry::replay {
 namespace {
 
-constexpr std::array kBothParts{Part::kKey, Part::kValue};
-
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -33,6 +31,8 @@ std::int64_t expected_calls(Call call, const Counts& counts, int layers) {
       return counts.evictions;
     case Call::kFetch:
       return counts.fetches;
+    case Call::kSelect:
+      return counts.decode_scatters * layers;
   }
   return 0;
 }
@@ -64,8 +64,11 @@ std::string to_string(const Mismatch& mismatch, const Trace& trace) {
 Footprint footprint(const MoverOptions& options, const Counts& counts) {
   const std::int64_t token_layer = options.shard.token_layer_bytes();
   const std::int64_t page = options.scheduler.page_tokens * token_layer * options.layers;
-  return {counts.device_high_water * page, counts.host_high_water * page,
-          (counts.longest_gather + staging_rows(options.scheduler)) * token_layer};
+  const std::int64_t pool = counts.device_high_water * page;
+  const std::int64_t buffers = (counts.longest_gather + staging_rows(options.scheduler)) * token_layer;
+  if (options.select == 0) return {pool, counts.host_high_water * page, buffers};
+  return {counts.max_running * Selector::cache_tokens(options.select) * token_layer * options.layers, pool,
+          buffers};
 }
 
 Mover::Mover(const Context& context, const Trace& trace, const PrefixTree& tree, const MoverOptions& options)
@@ -78,7 +81,7 @@ Mover::Mover(const Context& context, const Trace& trace, const PrefixTree& tree,
 Result<std::unique_ptr<Mover>> Mover::make(const Context& context, const Trace& trace, const PrefixTree& tree,
                                            const MoverOptions& options, const Counts& counts) {
   std::unique_ptr<Mover> mover(new Mover(context, trace, tree, options));
-  for (const Call call : kCalls) {
+  for (const Call call : calls_of(options.select > 0)) {
     const std::int64_t calls = expected_calls(call, counts, options.layers);
     const std::uint64_t seed = harness::mix(options.seed) + static_cast<std::uint64_t>(call);
     mover->samplers_[call] = CallSampler(calls, options.verify.wanted(calls), seed);
@@ -103,21 +106,27 @@ Status Mover::allocate(const Counts& counts) {
   gathered_rows_ = counts.longest_gather;
   if (Status s = allocate(gathered_, gathered_rows_, gathered_rows_); !s.ok()) return s;
   staged_rows_ = staging_rows(scheduler);
-  return allocate(staged_, staged_rows_, staged_rows_);
-}
-
-Status Mover::allocate(KeyValue& memory, std::int64_t rows, std::int64_t touched_rows) const {
-  for (const Part part : parts()) {
-    Result<HugeBuffer> buffer = HugeBuffer::make(rows * rows_.row_bytes(part));
-    if (!buffer.ok()) return buffer.status();
-    buffer->touch(touched_rows * rows_.row_bytes(part), context_);
-    (part == Part::kKey ? memory.key : memory.value) = std::move(buffer).value();
-  }
+  if (Status s = allocate(staged_, staged_rows_, staged_rows_); !s.ok()) return s;
+  if (options_.select == 0 || counts.decode_scatters == 0) return {};
+  Result<std::unique_ptr<Selector>> made = Selector::make(context_, trace_,
+                                                          {.shard = options_.shard,
+                                                           .layers = options_.layers,
+                                                           .k = options_.select,
+                                                           .requests = counts.max_running,
+                                                           .longest = counts.longest_request,
+                                                           .pool_pages = scheduler.device_pages,
+                                                           .page_tokens = page},
+                                                          *options_.id_source);
+  if (!made.ok()) return made.status();
+  selector_ = std::move(made).value();
   return {};
 }
 
-std::span<const Part> Mover::parts() const {
-  return std::span(kBothParts).first(options_.shard.value_row_bytes > 0 ? 2 : 1);
+Status Mover::allocate(KeyValue& memory, std::int64_t rows, std::int64_t touched_rows) const {
+  Result<KeyValue> made = KeyValue::make(options_.shard, rows, touched_rows, context_);
+  if (!made.ok()) return made.status();
+  memory = std::move(made).value();
+  return {};
 }
 
 TensorView Mover::cache_view(int layer, Part part) const {
@@ -300,13 +309,11 @@ void Mover::add_blocks(std::vector<Segment>& segments, std::int32_t request, con
 
 void Mover::add_contiguous(std::vector<Segment>& segments, std::int32_t request, std::int64_t begin,
                            std::int64_t end, std::int64_t row) const {
-  const Request& r = trace_.requests[usize(request)];
   while (begin < end) {
     // Cut at every block, private tokens too: pieces are what the threads share out.
     const std::int64_t block = begin / kHashBlock;
     const std::int64_t rows = std::min(end, (block + 1) * kHashBlock) - begin;
-    const std::int64_t id = block < r.full_blocks() ? trace_.hash_ids[r.first_id + usize(block)] : -1;
-    segments.push_back({row, id, request, begin, rows});
+    segments.push_back({row, trace_.prefix_block(request, begin), request, begin, rows});
     row += rows;
     begin += rows;
   }
@@ -355,15 +362,38 @@ Status Mover::decode(std::span<const DecodeToken> tokens) {
     pool_segments_.push_back({t.slot, -1, t.request, t.position, 1});
     slots_.push_back(t.slot);
   }
+  if (selector_) selector_->begin_step(tokens);
   for (int layer = 0; layer < options_.layers; ++layer) {
     fill_staging(layer, staged_segments_);
     if (Status s = scatter(Call::kScatterDecode, layer); !s.ok()) return s;
-    if (!samplers_[Call::kScatterDecode].take()) continue;
-    spans_.clear();
-    add_spans(device_[usize(layer)], layer, pool_segments_);
-    if (Status s = check_spans(Call::kScatterDecode); !s.ok()) return s;
+    if (samplers_[Call::kScatterDecode].take()) {
+      spans_.clear();
+      add_spans(device_[usize(layer)], layer, pool_segments_);
+      if (Status s = check_spans(Call::kScatterDecode); !s.ok()) return s;
+    }
+    if (!selector_) continue;
+    if (Status s = select(layer); !s.ok()) return s;
   }
   return {};
+}
+
+Status Mover::select(int layer) {
+  const GatherSelectionKvCacheArgs args = selector_->prepare(layer, device_[usize(layer)]);
+  Result<Plan> plan =
+      planned(Call::kSelect, select_plans_, {args.full_kv_block_table.dim(0), 0}, [&] { return args; });
+  if (!plan.ok()) return plan.status();
+  if (Status s = timed_run(Call::kSelect, plan.value(), buffers(args), 0, 0); !s.ok()) return s;
+  const SelectionTotals call = selector_->finish(layer);
+  CallStats& stats = stats_[Call::kSelect];
+  stats.tokens += layer == 0 ? call.ids : 0;
+  stats.bytes += (call.fetched + call.moved) * options_.shard.token_layer_bytes();
+  if (!samplers_[Call::kSelect].take()) return {};
+  if (std::string wrong = selector_->check_state(layer); !wrong.empty()) {
+    return {StatusCode::kInvalidArgument, std::move(wrong)};
+  }
+  spans_.clear();
+  selector_->add_spans(layer, spans_);
+  return check_spans(Call::kSelect);
 }
 
 Status Mover::prefill(const PrefillChunk& chunk) {

@@ -4,7 +4,9 @@
 //
 //   prefill chunk, each layer   gather_pa_kv_cache of [0, begin) into contiguous buffers,
 //                               scatter_pa_kv_cache of [begin, end) out of contiguous buffers
-//   decode, each layer          one scatter_pa_kv_cache with a token of every decoding request
+//   decode, each layer          one scatter_pa_kv_cache with a token of every decoding request; with
+//   selection one
+//                               gather_selection_kv_cache for all of them after it
 //   eviction, fetch             one group_memcpy for all layers, K and V: a pair of addresses for
 //                               each run of pages that follow one another on both sides
 //
@@ -26,10 +28,11 @@
 #include "kvferry/ops/gather_pa_kv_cache.hpp"
 #include "kvferry/ops/group_memcpy.hpp"
 #include "kvferry/ops/scatter_pa_kv_cache.hpp"
-#include "tools/replay/memory.hpp"
+#include "tools/replay/key_value.hpp"
 #include "tools/replay/models.hpp"
 #include "tools/replay/rows.hpp"
 #include "tools/replay/scheduler.hpp"
+#include "tools/replay/selector.hpp"
 #include "tools/replay/stats.hpp"
 
 namespace kvferry::replay {
@@ -68,10 +71,12 @@ struct MoverOptions {
   VerifyShare verify;
   std::uint64_t seed = 1;
   std::optional<Fault> fault;
+  std::int64_t select = 0;        // K; 0: decode without selection
+  IdSource* id_source = nullptr;  // with selection; must outlive the mover
   std::function<void(const Counts&)> on_step;
 };
 
-// Bytes that a run touches.
+// Bytes that a run touches. With selection the device has the selection caches and the host the pool.
 struct Footprint {
   std::int64_t device = 0;
   std::int64_t host = 0;
@@ -95,16 +100,12 @@ class Mover final : public Sink {
   Status end_step(const Counts& counts) override;
 
   const PerCall<CallStats>& stats() const { return stats_; }
+  // Zeros without selection.
+  SelectionTotals selection() const { return selector_ ? selector_->totals() : SelectionTotals(); }
   // After the first one every method fails.
   const std::optional<Mismatch>& mismatch() const { return mismatch_; }
 
  private:
-  // A pool or the contiguous side of an operator: rows of K and of V (no value: none).
-  struct KeyValue {
-    HugeBuffer key;
-    HugeBuffer value;
-    std::byte* data(Part part) const { return part == Part::kKey ? key.data() : value.data(); }
-  };
   // Rows of one owner that follow one another in some KeyValue, whatever the layer.
   struct Segment {
     std::int64_t row;
@@ -119,7 +120,7 @@ class Mover final : public Sink {
   Status allocate(const Counts& counts);
   Status allocate(KeyValue& memory, std::int64_t rows, std::int64_t touched_rows) const;
 
-  std::span<const Part> parts() const;
+  std::span<const Part> parts() const { return parts_of(options_.shard); }
   // [blocks, page tokens, heads, head size] of the device pool.
   TensorView cache_view(int layer, Part part) const;
   // [rows, heads, head size].
@@ -135,6 +136,7 @@ class Mover final : public Sink {
   // Rows 0, 1, ... of the staging buffers to the slots in `slots_`.
   Status scatter(Call call, int layer);
   Status copy(Call call, std::int32_t request, const Moves& moves);
+  Status select(int layer);
 
   // Positions [begin, end) of a request that lie in consecutive rows from `row` on.
   void add_contiguous(std::vector<Segment>& segments, std::int32_t request, std::int64_t begin,
@@ -160,7 +162,9 @@ class Mover final : public Sink {
   std::int64_t gathered_rows_ = 0;
   std::int64_t staged_rows_ = 0;
 
-  std::map<PlanKey, Plan> scatter_plans_, gather_plans_, copy_plans_;
+  std::unique_ptr<Selector> selector_;
+
+  std::map<PlanKey, Plan> scatter_plans_, gather_plans_, copy_plans_, select_plans_;
   std::vector<std::byte> workspace_;
   std::vector<std::int64_t> slots_;
   std::vector<std::int64_t> addresses_;

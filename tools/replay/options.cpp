@@ -57,14 +57,20 @@ class Parser {
       share.all = true;
       return;
     }
+    percentage("--verify", text, share.percent, "'all' or a percentage");
+  }
+
+  void percentage(const char* option, const std::string& text, double& value,
+                  const char* expected = "a percentage") {
+    if (text.empty() || !status_.ok()) return;
     std::string number = text;
     if (number.ends_with("%")) number.pop_back();
     double v = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), v);
     if (error == std::errc() && end == number.data() + number.size() && v >= 0 && v <= 100) {
-      share.percent = v;
+      value = v;
     } else {
-      fail("--verify", text, "'all' or a percentage from 0 to 100, as in 5%");
+      fail(option, text, fmt::format("{} from 0 to 100, as in 5%", expected));
     }
   }
 
@@ -134,13 +140,38 @@ Result<Options> parse_options(const OptionTexts& texts) {
                          token_bytes, o.layers, o.tp));
     }
   };
+  p.integer("--select", texts.select, o.select, 1, kMostSelected);
+  p.percentage("--overlap", texts.overlap, o.overlap);
+  const auto given = [&](const char* option, const std::string& text, bool with_select, const char* why) {
+    if (text.empty() || with_select == (o.select > 0)) return;
+    p.refuse(fmt::format("{}: '{}' {} --select, expected {}", option, text, with_select ? "without" : "with",
+                         why));
+  };
+  const char* pools = "--host-tokens or --host-bytes: the whole cache is on the host tier then";
+  given("--device-tokens", texts.device_tokens, false, pools);
+  given("--device-bytes", texts.device_bytes, false, pools);
+  given("--overlap", texts.overlap, true, "both: it says which tokens decode selects");
+  given("--topk", texts.topk, true, "both: it says which tokens decode selects");
+  if (!texts.overlap.empty() && !texts.topk.empty()) {
+    p.refuse(fmt::format("--overlap and --topk: '{}' and '{}', expected one of the two", texts.overlap,
+                         texts.topk));
+  }
   pool("--device-tokens", texts.device_tokens, "--device-bytes", texts.device_bytes, o.block,
        o.device_tokens);
-  pool("--host-tokens", texts.host_tokens, "--host-bytes", texts.host_bytes, 0, o.host_tokens);
+  pool("--host-tokens", texts.host_tokens, "--host-bytes", texts.host_bytes, o.select > 0 ? o.block : 0,
+       o.host_tokens);
 
   o.trace = texts.trace;
+  o.topk = texts.topk;
   o.implementation = texts.impl;
-  if (!texts.json.empty()) o.json = texts.json == "none" ? "" : texts.json;
+  const auto file = [](const std::string& text, std::string& value) {
+    if (!text.empty()) value = text == "none" ? "" : text;
+  };
+  file(texts.json, o.json);
+  file(texts.html, o.html);
+  if (!o.json.empty() && o.json == o.html) {
+    p.refuse(fmt::format("--json and --html: '{}' twice, expected two files", o.json));
+  }
   if (!p.ok()) return p.take();
   return o;
 }

@@ -16,7 +16,8 @@ struct OptionTexts {
   std::string model, tp, layers, block;
   std::string device_tokens, host_tokens, device_bytes, host_bytes;
   std::string max_running, chunk, trace, requests, seed, speed, step_ms;
-  std::string verify, threads, json, impl, link_gbps;
+  std::string verify, threads, json, html, impl, link_gbps;
+  std::string select, overlap, topk;
 };
 
 // The defaults are the demo: on two cores under a minute, with pools so small that
@@ -38,8 +39,17 @@ struct Options {
   VerifyShare verify;
   int threads = 0;                           // 0: what the context decides
   std::string json = "kvferry-report.json";  // empty: none
+  std::string html = "kvferry-report.html";  // empty: none
   std::string implementation;
-  double link_gbps = 0;  // GB/s; 0: no modelled column
+  // Decode with sparse attention on K tokens: the pool of host_tokens, selection caches on the device.
+  std::int64_t select = 0;  // K; 0: off
+  double overlap = 58.85;   // % of the ids of a step that the next one selects again
+  std::string topk;         // a file of ids; empty: the locality model
+  double link_gbps = 0;     // GB/s; 0: no modelled column
+
+  // The pool that requests run in, and the one behind it.
+  std::int64_t pool_tokens() const { return select > 0 ? host_tokens : device_tokens; }
+  std::int64_t second_pool_tokens() const { return select > 0 ? 0 : host_tokens; }
 
   // Tests only.
   std::optional<Fault> fault;
@@ -47,6 +57,7 @@ struct Options {
 };
 
 inline constexpr std::int64_t kGeneratedRequests = 300;
+inline constexpr std::int64_t kMostSelected = 1 << 20;
 // Tokens of a pool: keeps addresses far inside int64 and, whatever the page size, page numbers inside int32.
 inline constexpr std::int64_t kMaxPoolTokens = INT32_MAX;
 

@@ -144,6 +144,27 @@ TEST(ReplayStats, QuantilesAreRightToOnePercent) {
   }
 }
 
+TEST(ReplayStats, BinsHoldEveryLatencyOnce) {
+  harness::Random random(2);
+  LatencyHistogram histogram;
+  EXPECT_TRUE(histogram.bins().empty());
+  std::vector<std::int64_t> values{0, 1, 2, 3, 7, 8, 9, 255, 256, 1'000'000'000};
+  for (int i = 0; i < 1000; ++i) values.push_back(random.between(0, 1 << 30) >> random.between(0, 30));
+  for (const std::int64_t v : values) histogram.add(v);
+  std::int64_t end = 0;
+  for (const LatencyHistogram::Bin& bin : histogram.bins()) {
+    EXPECT_GE(bin.from, end);
+    end = bin.to;
+    EXPECT_GT(bin.count, 0);
+    EXPECT_EQ(bin.count,
+              std::ranges::count_if(values, [&](std::int64_t v) { return v >= bin.from && v < bin.to; }))
+        << bin.from;
+    // Never wider than a quarter of a power of two.
+    EXPECT_LE(bin.to - bin.from, std::max<std::int64_t>(1, bin.from / 4));
+  }
+  EXPECT_GT(end, 1'000'000'000);
+}
+
 TEST(ReplayStats, SamplerTakesExactlyWhatIsWanted) {
   for (const auto& [total, wanted] :
        {std::pair{1000, 50}, {10, 10}, {10, 0}, {1, 1}, {0, 0}, {100'000, 1000}}) {

@@ -9,7 +9,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "harness/random.hpp"
 #include "tools/replay/trace.hpp"
@@ -73,6 +78,33 @@ inline std::string print_trace(const Trace& trace) {
         r.timestamp_ms, r.input_length, r.output_length, fmt::join(trace.ids(r), ", "));
   }
   return text;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The JSON report inside a page.
+inline nlohmann::json embedded_report(const std::string& page) {
+  const std::string begin = R"(<script type="application/json" id="report">)";
+  const std::size_t from = page.find(begin) + begin.size();
+  return nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
+}
+
+// Values of an attribute in elements of this data-name, in order.
+inline std::vector<std::string> data_attributes(const std::string& page, const std::string& name,
+                                                const std::string& attribute) {
+  const std::regex element("data-name=\"" + name + "\"[^>]* ?" + attribute + "=\"([^\"]*)\"");
+  std::vector<std::string> values;
+  for (std::sregex_iterator it(page.begin(), page.end(), element), end; it != end; ++it)
+    values.push_back((*it)[1]);
+  return values;
+}
+
+inline std::vector<double> parse_numbers(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<double>(in), {}};
 }
 
 }  // namespace kvferry::replay

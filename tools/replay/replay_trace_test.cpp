@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
+#include <unordered_set>
 #include <vector>
 
 #include "tools/replay/generator.hpp"
@@ -136,23 +138,102 @@ TEST(ReplayGenerator, SameSeedSameTrace) {
   EXPECT_NE(a.hash_ids, c.hash_ids);
   ASSERT_EQ(a.requests.size(), 200U);
   // A fixed point: the generator is integers only, so this holds on every platform.
-  EXPECT_EQ(generate_trace(1, 300).prompt_tokens(), 3'856'418);
+  EXPECT_EQ(generate_trace(1, 300).prompt_tokens(), 4'258'351);
+}
+
+// What makes a trace easy or hard for a prefix cache.
+struct Facts {
+  double input_p50, input_p90, input_mean;
+  double output_p50, output_p90, output_mean;
+  double only_system_prompt;  // share of the requests that share no other block with an earlier one
+  double unlimited_hits;      // share of the prompt tokens that a cache without end has
+  double hits_4m, hits_1m;    // one of so many tokens
+};
+
+// Of the published conversation trace.
+constexpr Facts kPublished{6909, 27367, 12035, 350, 597, 343, 0.613, 0.373, 0.191, 0.057};
+
+Facts facts_of(const Trace& trace) {
+  std::vector<double> inputs, outputs;
+  std::unordered_set<std::int64_t> known;
+  double only_system_prompt = 0;
+  for (const Request& r : trace.requests) {
+    inputs.push_back(r.input_length);
+    outputs.push_back(r.output_length);
+    const auto ids = trace.ids(r);
+    only_system_prompt += ids.size() < 2 || !known.contains(ids[1]);
+    known.insert(ids.begin(), ids.end());
+  }
+  const auto quantile = [](std::vector<double>& values, double q) {
+    std::sort(values.begin(), values.end());
+    return values[usize(static_cast<std::int64_t>(q * static_cast<double>(values.size())))];
+  };
+  const auto mean = [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  };
+  const PrefixTree tree(trace);
+  const auto hits = [&](std::int64_t tokens) {
+    SchedulerOptions one_by_one;
+    one_by_one.page_tokens = kHashBlock;
+    one_by_one.device_pages = tokens / kHashBlock;
+    one_by_one.max_running = 1;
+    one_by_one.chunk = 1 << 20;
+    const Counts counts = simulate(trace, tree, one_by_one);
+    return static_cast<double>(counts.hit_tokens()) / static_cast<double>(counts.prompt_tokens);
+  };
+  return {quantile(inputs, 0.5),
+          quantile(inputs, 0.9),
+          mean(inputs),
+          quantile(outputs, 0.5),
+          quantile(outputs, 0.9),
+          mean(outputs),
+          only_system_prompt / static_cast<double>(trace.requests.size()),
+          hits(std::int64_t{1} << 31),
+          hits(4 << 20),
+          hits(1 << 20)};
+}
+
+// The shares of the small caches within `small_caches`: a hit there takes a neighbour of the right age.
+void expect_published(const Facts& seen, double tolerance, double small_caches) {
+  const auto expect = [](double value, double published, double share, const char* what) {
+    EXPECT_NEAR(value, published, share * published) << what;
+  };
+  expect(seen.input_p50, kPublished.input_p50, tolerance, "input p50");
+  expect(seen.input_p90, kPublished.input_p90, tolerance, "input p90");
+  expect(seen.input_mean, kPublished.input_mean, tolerance, "input mean");
+  expect(seen.output_p50, kPublished.output_p50, tolerance, "output p50");
+  expect(seen.output_p90, kPublished.output_p90, tolerance, "output p90");
+  expect(seen.output_mean, kPublished.output_mean, tolerance, "output mean");
+  expect(seen.only_system_prompt, kPublished.only_system_prompt, tolerance, "only the system prompt");
+  expect(seen.unlimited_hits, kPublished.unlimited_hits, tolerance, "hits, unlimited");
+  expect(seen.hits_4m, kPublished.hits_4m, small_caches, "hits, 4 M tokens");
+  expect(seen.hits_1m, kPublished.hits_1m, small_caches, "hits, 1 M tokens");
+}
+
+TEST(ReplayGenerator, HasTheFactsOfThePublishedTrace) {
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    expect_published(facts_of(generate_trace(seed, 12'031)), 0.10, 0.20);
+  }
+}
+
+TEST(ReplayRealTrace, HasTheFactsThatTheGeneratorFollows) {
+  const std::string path = real_trace_path();
+  if (path.empty()) GTEST_SKIP() << "no ../shared/data/mooncake_conversation_trace.jsonl beside the checkout";
+  const Result<Trace> trace = read_trace(path, -1);
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  expect_published(facts_of(trace.value()), 0.002, 0.02);
 }
 
 TEST(ReplayGenerator, IsAValidChatTrace) {
   const Trace trace = generate_trace(1, 3000);
-  std::vector<std::int32_t> inputs;
   std::int64_t time = 0;
   for (const Request& r : trace.requests) {
-    inputs.push_back(r.input_length);
     EXPECT_GE(r.input_length, 1);
     EXPECT_EQ(trace.ids(r).front(), 0);
     EXPECT_GE(r.timestamp_ms, time);
     time = r.timestamp_ms;
   }
-  std::sort(inputs.begin(), inputs.end());
-  EXPECT_NEAR(inputs[inputs.size() / 2], 6909, 1200);
-  EXPECT_NEAR(static_cast<double>(trace.prompt_tokens()) / 3000, 12035, 2000);
   // An id has one predecessor, as in the published traces: no id means two blocks.
   const PrefixTree tree(trace);
   std::vector<std::int64_t> ids;
@@ -160,13 +241,6 @@ TEST(ReplayGenerator, IsAValidChatTrace) {
   for (std::int32_t b = 0; b < tree.size(); ++b) ids.push_back(tree.hash_id(b));
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());
-
-  SchedulerOptions unlimited;
-  unlimited.device_pages = 4 << 20;
-  unlimited.max_running = 1;
-  const Counts counts = simulate(trace, tree, unlimited);
-  EXPECT_NEAR(static_cast<double>(counts.hit_tokens()) / static_cast<double>(counts.prompt_tokens), 0.373,
-              0.05);
 }
 
 }  // namespace

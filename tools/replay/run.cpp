@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -13,10 +14,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/replay/generator.hpp"
+#include "tools/replay/html.hpp"
 #include "tools/replay/memory.hpp"
 #include "tools/replay/numbers.hpp"
 #include "tools/replay/print.hpp"
 #include "tools/replay/progress.hpp"
+#include "tools/replay/topk_file.hpp"
 
 namespace kvferry::replay {
 namespace {
@@ -77,6 +80,7 @@ class Run {
   bool fail(int exit_code, std::string error) {
     progress_.cancel();
     outcome_.exit_code = exit_code;
+    outcome_.report.error = error;
     outcome_.error = std::move(error);
     return false;
   }
@@ -107,8 +111,8 @@ class Run {
     mover_options_.layers = options_.layers;
     SchedulerOptions& s = mover_options_.scheduler;
     s.page_tokens = options_.block;
-    s.device_pages = options_.device_tokens / options_.block;
-    s.host_pages = options_.host_tokens / options_.block;
+    s.device_pages = options_.pool_tokens() / options_.block;
+    s.host_pages = options_.second_pool_tokens() / options_.block;
     s.max_running = options_.max_running;
     s.chunk = options_.chunk;
     s.speed = options_.speed;
@@ -116,6 +120,7 @@ class Run {
     mover_options_.verify = options_.verify;
     mover_options_.seed = options_.seed;
     mover_options_.fault = options_.fault;
+    mover_options_.select = options_.select;
 
     // The schedule does not depend on the clock: a run without bytes gives the number of calls to choose the
     // verified ones from, the longest gather, the pages that are ever used and the total for the progress.
@@ -129,7 +134,27 @@ class Run {
                               100 * static_cast<double>(planned_.hit_tokens()) /
                                   static_cast<double>(std::max<std::int64_t>(1, planned_.prompt_tokens)),
                               static_cast<double>(planned_.moved_tokens() * report.token_bytes()) / 1e9));
-    return check_memory();
+    return check_memory() && (options_.select == 0 || make_id_source());
+  }
+
+  bool make_id_source() {
+    if (!options_.topk.empty()) {
+      progress_.begin("ids");
+      Result<std::unique_ptr<TopkFile>> file =
+          TopkFile::read(options_.topk, trace_, planned_.refused, options_.layers, options_.select);
+      if (!file.ok()) return fail(kExitUsage, file.status().message());
+      id_source_ = std::move(file).value();
+      progress_.end(options_.topk);
+    } else {
+      id_source_ = std::make_unique<LocalityModel>(
+          LocalityModel::Options{.k = options_.select,
+                                 .overlap_percent = options_.overlap,
+                                 .seed = options_.seed,
+                                 .streams = planned_.max_running * options_.layers,
+                                 .longest = planned_.longest_request});
+    }
+    mover_options_.id_source = id_source_.get();
+    return true;
   }
 
   bool check_memory() {
@@ -138,10 +163,11 @@ class Run {
     if (available < 0 || f.total() <= available) return true;
     return fail(
         kExitUsage,
-        fmt::format("--device-tokens, --host-tokens, --layers, --tp: the run needs {} (device {}, host {}, "
-                    "buffers {}), expected at most the {} that are available",
-                    print_gibibytes(f.total()), print_gibibytes(f.device), print_gibibytes(f.host),
-                    print_gibibytes(f.buffers), print_gibibytes(available)));
+        fmt::format(
+            "--device-tokens, --host-tokens, --select, --layers, --tp: the run needs {} (device {}, host {}, "
+            "buffers {}), expected at most the {} that are available",
+            print_gibibytes(f.total()), print_gibibytes(f.device), print_gibibytes(f.host),
+            print_gibibytes(f.buffers), print_gibibytes(available)));
   }
 
   bool measure_limit(double& gb_per_second) {
@@ -159,30 +185,49 @@ class Run {
     Report& report = outcome_.report;
     progress_.begin("memory");
     const Footprint f = footprint(mover_options_, planned_);
-    mover_options_.on_step = [this](const Counts& counts) { show(counts); };
+    const Mover* moving = nullptr;
+    mover_options_.on_step = [&](const Counts& counts) { show(counts, moving->selection()); };
     Result<std::unique_ptr<Mover>> made = Mover::make(context_, trace_, *tree_, mover_options_, planned_);
     if (!made.ok()) return fail(kExitFailed, made.status().message());
     progress_.end(fmt::format("device {}, host {}, buffers {}", print_gibibytes(f.device),
                               print_gibibytes(f.host), print_gibibytes(f.buffers)));
 
-    progress_.begin("replay", planned_.moved_tokens());
+    progress_.begin("replay", work(planned_));
+    report.series = TimeSeries(planned_.steps);
     const std::unique_ptr<Mover> mover = std::move(made).value();
+    moving = mover.get();
     Scheduler scheduler(trace_, *tree_, mover_options_.scheduler);
     const Status status = scheduler.run(*mover);
-    report.counts = scheduler.counts();
+    report.counts = by_tier(scheduler.counts());
+    report.selection = mover->selection();
     report.calls = mover->stats();
     report.replay_seconds =
         progress_.end(fmt::format("{} requests in {} steps", report.counts.finished, report.counts.steps));
     if (status.ok()) return true;
     report.mismatch = mover->mismatch();
-    if (report.mismatch) report.mismatch_text = status.message();
     return fail(kExitFailed, report.mismatch ? "mismatch: " + status.message() : status.message());
   }
 
-  void show(const Counts& counts) {
+  // In tokens of one layer: what decode selects is most of the work where there is any.
+  std::int64_t work(const Counts& counts) const {
+    return counts.moved_tokens() + counts.generated_tokens * options_.select / 2;
+  }
+
+  // The scheduler's first pool is the host's with selection.
+  Counts by_tier(Counts counts) const {
+    if (options_.select > 0) {
+      std::swap(counts.device_hit_tokens, counts.host_hit_tokens);
+      std::swap(counts.device_pages, counts.host_pages);
+      std::swap(counts.device_high_water, counts.host_high_water);
+    }
+    return counts;
+  }
+
+  void show(const Counts& counts, const SelectionTotals& selection) {
+    outcome_.report.series.add(sample_of(by_tier(counts), selection));
     if (!progress_.due()) return;
-    progress_.update(counts.moved_tokens(), fmt::format("{} of {} requests, step {} of {}", counts.finished,
-                                                        planned_.finished, counts.steps, planned_.steps));
+    progress_.update(work(counts), fmt::format("{} of {} requests, step {} of {}", counts.finished,
+                                               planned_.finished, counts.steps, planned_.steps));
   }
 
   const Options& options_;
@@ -190,6 +235,7 @@ class Run {
   Context context_;
   Trace trace_;
   std::unique_ptr<PrefixTree> tree_;
+  std::unique_ptr<IdSource> id_source_;
   MoverOptions mover_options_;
   Counts planned_;
   Outcome outcome_;
@@ -205,25 +251,35 @@ int run_replay(const Options& options) {
   const auto complain = [](const std::string& error) {
     std::fputs(fmt::format("kvferry replay: {}\n", error).c_str(), stderr);
   };
-  const auto unwritable = [&] {
-    return fmt::format("--json: cannot write '{}': {}", options.json, std::strerror(errno));
+  struct File {
+    const char* option;
+    const std::string& path;
+    std::string text;
+    std::string unwritable() const {
+      return fmt::format("{}: cannot write '{}': {}", option, path, std::strerror(errno));
+    }
   };
+  std::array files{File{"--json", options.json, {}}, File{"--html", options.html, {}}};
   // Before minutes of work, not after.
-  if (!options.json.empty() && !can_write(options.json)) {
-    complain(unwritable());
+  for (const File& f : files) {
+    if (f.path.empty() || can_write(f.path)) continue;
+    complain(f.unwritable());
     return kExitUsage;
   }
   Outcome outcome = replay(options, stderr);
   // A run that moved something has something to show, also when it failed.
   if (outcome.report.replay_seconds > 0) {
-    if (!options.json.empty()) {
-      std::ofstream file(options.json);
-      file << to_json(outcome.report).dump(2) << '\n';
+    const nlohmann::json json = to_json(outcome.report);
+    files[0].text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+    files[1].text = to_html(json);
+    for (const File& f : files) {
+      if (f.path.empty()) continue;
+      std::ofstream file(f.path);
+      file << f.text;
       file.close();
-      if (!file && outcome.exit_code == kExitOk) {
-        outcome.exit_code = kExitFailed;
-        outcome.error = unwritable();
-      }
+      if (file || outcome.exit_code != kExitOk) continue;
+      outcome.exit_code = kExitFailed;
+      outcome.error = f.unwritable();
     }
     std::fputs(to_table(outcome.report).c_str(), stdout);
     std::fflush(stdout);

@@ -22,10 +22,11 @@ struct Outcome {
 };
 
 // Progress goes to `progress` (null: nowhere). Writes nothing else: the caller
-// prints the table and saves the JSON.
+// prints the table and saves the files.
 Outcome replay(const Options& options, std::FILE* progress);
 
-// replay(), the table to stdout, the JSON to its file, errors to stderr; returns the exit code.
+// replay(), the table to stdout, the JSON and the page to their files, errors to stderr; returns the exit
+// code.
 int run_replay(const Options& options);
 
 }  // namespace kvferry::replay

@@ -51,7 +51,9 @@ Status Scheduler::admit(Sink& sink) {
     const Admission& a = admission_;
     run.held = a.hit_blocks;
     run.done = cache_.prefix_pages(a.hit_blocks) * options_.page_tokens;
+    ++counts_.admitted;
     counts_.prompt_tokens += r.input_length;
+    counts_.longest_request = std::max(counts_.longest_request, r.tokens());
     counts_.device_hit_tokens += a.device_hit_pages * options_.page_tokens;
     counts_.host_hit_tokens += a.host_hit_pages * options_.page_tokens;
     counts_.dropped_blocks += a.dropped_blocks;
@@ -86,7 +88,7 @@ Status Scheduler::move(Sink& sink) {
     const std::int64_t position = request(r).input_length + r.generated;
     const std::int64_t page = r.table[usize(position / options_.page_tokens)];
     decode_.push_back({r.request, static_cast<std::int32_t>(position),
-                       page * options_.page_tokens + position % options_.page_tokens});
+                       page * options_.page_tokens + position % options_.page_tokens, pages(r)});
     --budget;
   }
   if (!decode_.empty()) {
@@ -154,8 +156,13 @@ Status Scheduler::step(Sink& sink) {
   settle();
   ++clock_;
   ++counts_.steps;
+  counts_.running = running();
   counts_.device_high_water = cache_.device().high_water();
   counts_.host_high_water = cache_.host().high_water();
+  counts_.device_pages = cache_.device().used_pages();
+  counts_.running_pages = counts_.device_pages - cache_.evictable_pages();
+  counts_.most_running_pages = std::max(counts_.most_running_pages, counts_.running_pages);
+  counts_.host_pages = cache_.host().used_pages();
   return sink.end_step(counts_);
 }
 

@@ -50,6 +50,7 @@ struct DecodeToken {
   std::int32_t request;
   std::int32_t position;
   std::int64_t slot;
+  std::span<const std::int32_t> table;  // of the whole request, its own pages only
 };
 
 struct Counts {
@@ -57,7 +58,9 @@ struct Counts {
   std::vector<std::int32_t> refused;
   std::int64_t steps = 0;       // that moved tokens
   std::int64_t idle_steps = 0;  // waited for an arrival; `speed` only
+  std::int64_t running = 0;     // after the last step
   std::int64_t max_running = 0;
+  std::int64_t admitted = 0;
   std::int64_t prompt_tokens = 0;  // of admitted requests
   std::int64_t device_hit_tokens = 0;
   std::int64_t host_hit_tokens = 0;
@@ -74,6 +77,10 @@ struct Counts {
   std::int64_t longest_gather = 0;
   std::int64_t most_moved_pages = 0;
   std::int64_t device_high_water = 0, host_high_water = 0;  // pages
+  // After the last step, in pages: of running requests (and the most so far), all in use.
+  std::int64_t running_pages = 0, most_running_pages = 0;
+  std::int64_t device_pages = 0, host_pages = 0;
+  std::int64_t longest_request = 0;  // tokens
 
   std::int64_t hit_tokens() const { return device_hit_tokens + host_hit_tokens; }
   // Whole run, all tokens that some operator moves, for progress.

@@ -27,11 +27,37 @@ double LatencyHistogram::quantile_ns(double q) const {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     rank -= buckets_[b];
     if (rank > 0 || buckets_[b] == 0) continue;
-    const std::size_t shift = b >> kBits > 1 ? (b >> kBits) - 1 : 0;
-    const std::uint64_t least = (b - (shift << kBits)) << shift;
-    return static_cast<double>(least) + static_cast<double>((1ULL << shift) - 1) / 2;
+    return static_cast<double>(least_of(b) + least_of(b + 1) - 1) / 2;
   }
   return 0;
+}
+
+std::int64_t LatencyHistogram::least_of(std::size_t bucket) {
+  const std::size_t shift = bucket >> kBits > 1 ? (bucket >> kBits) - 1 : 0;
+  return static_cast<std::int64_t>((bucket - (shift << kBits)) << shift);
+}
+
+std::vector<LatencyHistogram::Bin> LatencyHistogram::bins() const {
+  std::vector<Bin> bins;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (buckets_[b] == 0) continue;
+    const std::int64_t least = least_of(b);
+    // Below 8 a quarter of a power of two has no integers of its own.
+    const std::int64_t width =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(std::bit_floor(usize(least)) / 4));
+    const std::int64_t from = least / width * width;
+    if (bins.empty() || bins.back().from != from) bins.push_back({from, from + width, 0});
+    bins.back().count += buckets_[b];
+  }
+  return bins;
+}
+
+std::span<const Call> calls_of(bool selection) {
+  static constexpr std::array kTiers{Call::kScatterPrefill, Call::kScatterDecode, Call::kGather, Call::kEvict,
+                                     Call::kFetch};
+  static constexpr std::array kSelection{Call::kScatterPrefill, Call::kScatterDecode, Call::kGather,
+                                         Call::kSelect};
+  return selection ? std::span<const Call>(kSelection) : std::span<const Call>(kTiers);
 }
 
 const char* operator_of(Call call) {
@@ -44,6 +70,8 @@ const char* operator_of(Call call) {
     case Call::kEvict:
     case Call::kFetch:
       return "group_memcpy";
+    case Call::kSelect:
+      return "gather_selection_kv_cache";
   }
   return "";
 }
@@ -60,6 +88,8 @@ const char* purpose_of(Call call) {
       return "evict";
     case Call::kFetch:
       return "fetch";
+    case Call::kSelect:
+      return "decode";
   }
   return "";
 }

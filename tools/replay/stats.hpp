@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,14 +23,26 @@ class LatencyHistogram {
   // 0 < q <= 1: the smallest latency that at least q of all do not exceed; 0 if there are none.
   double quantile_ns(double q) const;
 
+  // Latencies in [from, to) ns.
+  struct Bin {
+    std::int64_t from, to;
+    std::int64_t count;
+  };
+  // Four bins to a power of two, without the empty ones: for drawing.
+  std::vector<Bin> bins() const;
+
  private:
+  // The smallest latency of a bucket.
+  static std::int64_t least_of(std::size_t bucket);
+
   std::vector<std::int64_t> buckets_;
   std::int64_t count_ = 0;
 };
 
-enum class Call : std::uint8_t { kScatterPrefill, kScatterDecode, kGather, kEvict, kFetch };
-inline constexpr std::array kCalls{Call::kScatterPrefill, Call::kScatterDecode, Call::kGather, Call::kEvict,
-                                   Call::kFetch};
+enum class Call : std::uint8_t { kScatterPrefill, kScatterDecode, kGather, kEvict, kFetch, kSelect };
+inline constexpr std::size_t kCallKinds = 6;
+// What a run calls: with selection there is no second tier to evict to.
+std::span<const Call> calls_of(bool selection);
 // One T for each kind of call.
 template <class T>
 class PerCall {
@@ -38,7 +51,7 @@ class PerCall {
   const T& operator[](Call call) const { return values_[static_cast<std::size_t>(call)]; }
 
  private:
-  std::array<T, kCalls.size()> values_{};
+  std::array<T, kCallKinds> values_{};
 };
 
 const char* operator_of(Call call);  // "scatter_pa_kv_cache"

@@ -3,84 +3,18 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "harness/random.hpp"
+#include "tools/replay/json_lines.hpp"
 #include "tools/replay/numbers.hpp"
 
 namespace kvferry::replay {
 namespace {
 
-using nlohmann::json;
-
 // Longest prompt and longest output; their sum stays far inside int32.
 constexpr std::int64_t kMaxLength = 1 << 29;
-
-// Reads the members of one line; the first problem sticks.
-class LineReader {
- public:
-  explicit LineReader(const json& object) : object_(object) {}
-
-  std::int64_t integer(const char* key, std::int64_t least, std::int64_t most) {
-    const auto it = object_.find(key);
-    if (it == object_.end()) return fail(fmt::format("'{}' is missing", key));
-    return integer(*it, key, least, most);
-  }
-
-  std::int64_t integer(const json& value, const std::string& name, std::int64_t least, std::int64_t most) {
-    if (!value.is_number_integer()) {
-      return fail(fmt::format("'{}' is {}, expected an integer", name, value.dump()));
-    }
-    // An unsigned number above int64 would wrap in get<int64_t>().
-    const bool huge =
-        value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most);
-    if (huge || value.get<std::int64_t>() < least) {
-      return fail(fmt::format("'{}' is {}, expected {} to {}", name, value.dump(), least, most));
-    }
-    return value.get<std::int64_t>();
-  }
-
-  void ids(const Request& request, std::vector<std::int64_t>& out) {
-    if (!error_.empty()) return;
-    const auto it = object_.find("hash_ids");
-    if (it == object_.end()) {
-      fail("'hash_ids' is missing");
-      return;
-    }
-    if (!it->is_array()) {
-      fail(fmt::format("'hash_ids' is {}, expected an array", it->type_name()));
-      return;
-    }
-    if (std::cmp_not_equal(it->size(), request.id_count())) {
-      fail(fmt::format("'hash_ids' has {} ids, expected {} (input_length {} / {}, rounded up)", it->size(),
-                       request.id_count(), request.input_length, kHashBlock));
-      return;
-    }
-    for (std::size_t i = 0; i < it->size() && error_.empty(); ++i) {
-      const json& id = (*it)[i];
-      // The name is only made for a message: a trace has hundreds of thousands of ids.
-      const bool good = id.is_number_unsigned() && id.get<std::uint64_t>() <= usize(INT64_MAX);
-      out.push_back(good ? id.get<std::int64_t>()
-                         : integer(id, fmt::format("hash_ids[{}]", i), 0, INT64_MAX));
-    }
-  }
-
-  const std::string& error() const { return error_; }
-
- private:
-  std::int64_t fail(std::string reason) {
-    if (error_.empty()) error_ = std::move(reason);
-    return 0;
-  }
-
-  const json& object_;
-  std::string error_;
-};
 
 }  // namespace
 
@@ -91,40 +25,27 @@ std::int64_t Trace::prompt_tokens() const {
 }
 
 Result<Trace> read_trace(const std::string& path, std::int64_t limit) {
-  const auto bad = [&](std::int64_t line, const std::string& reason) {
-    return Status(StatusCode::kInvalidArgument, fmt::format("{}:{}: {}", path, line, reason));
-  };
-  std::ifstream file(path);
-  if (!file) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("--trace: cannot open '{}': {}", path, std::strerror(errno)));
-  }
   Trace trace;
   trace.name = path;
-  std::string text;
-  for (std::int64_t line = 1; std::cmp_not_equal(trace.requests.size(), limit) && std::getline(file, text);
-       ++line) {
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    json object;
-    try {
-      object = json::parse(text);
-    } catch (const json::parse_error& e) {
-      return bad(line, fmt::format("not JSON at column {}", e.byte));
-    }
-    if (!object.is_object()) return bad(line, fmt::format("{}, expected an object", object.type_name()));
+  Status status = read_json_lines("--trace", path, limit, [&](LineReader& reader, std::int64_t line) {
     Request r;
     r.line = line;
     r.first_id = trace.hash_ids.size();
-    LineReader reader(object);
     r.timestamp_ms = reader.integer("timestamp", 0, INT64_MAX / 2);
     r.input_length = static_cast<std::int32_t>(reader.integer("input_length", 1, kMaxLength));
     r.output_length = static_cast<std::int32_t>(reader.integer("output_length", 0, kMaxLength));
-    reader.ids(r, trace.hash_ids);
-    if (!reader.error().empty()) return bad(line, reader.error());
+    const nlohmann::json* ids = reader.array("hash_ids");
+    if (ids == nullptr) return;
+    if (std::cmp_not_equal(ids->size(), r.id_count())) {
+      reader.fail(fmt::format("'hash_ids' has {} ids, expected {} (input_length {} / {}, rounded up)",
+                              ids->size(), r.id_count(), r.input_length, kHashBlock));
+      return;
+    }
+    reader.integers(*ids, "hash_ids", 0, INT64_MAX, trace.hash_ids);
     trace.requests.push_back(r);
-  }
-  if (file.bad()) return bad(std::ssize(trace.requests) + 1, "reading failed");
-  if (trace.requests.empty()) return bad(1, "the file has no requests");
+  });
+  if (!status.ok()) return status;
+  if (trace.requests.empty()) return bad_line(path, 1, "the file has no requests");
   return trace;
 }
 

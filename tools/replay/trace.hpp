@@ -41,6 +41,12 @@ struct Trace {
   std::span<const std::int64_t> ids(const Request& r) const {
     return {hash_ids.data() + r.first_id, usize(r.id_count())};
   }
+  // The id of the full block that a position of a prompt lies in; -1 in no full block.
+  std::int64_t prefix_block(std::int32_t request, std::int64_t position) const {
+    const Request& r = requests[usize(request)];
+    const std::int64_t block = position / kHashBlock;
+    return block < r.full_blocks() ? hash_ids[r.first_id + usize(block)] : -1;
+  }
   std::int64_t prompt_tokens() const;
 };
 
