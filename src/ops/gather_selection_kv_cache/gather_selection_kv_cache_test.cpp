@@ -37,11 +37,10 @@ struct Hand {
   Hand(std::int64_t k, std::int64_t block) : n(k), bs(block) {
     status.assign(to_size(k + 1), -1);
     topk.resize(to_size(k));
-    for (std::int64_t t = 0; t < 8 * 4 * bs; ++t) {
-      const std::int64_t page = 4 * bs;
+    const std::int64_t page = 4 * bs;
+    for (std::int64_t t = 0; t < 8 * page; ++t)
       full.push_back(static_cast<std::uint8_t>(100 + (7 - t / page) * page + t % page));
-    }
-    for (std::int32_t page = 7; page >= 0; --page) table.push_back(page);
+    for (std::int32_t i = 7; i >= 0; --i) table.push_back(i);
     selection.assign(full.size(), 7);
   }
 
