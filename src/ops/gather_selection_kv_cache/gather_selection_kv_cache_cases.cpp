@@ -299,7 +299,7 @@ class Maker {
   void write_full(std::int64_t batch, std::int64_t begin, std::int64_t end);
   void disturb();
   std::shared_ptr<GatherSelectionKvCacheArgs> make_args() const;
-  void connect(std::shared_ptr<const GatherSelectionKvCacheArgs> args);
+  void connect(const std::shared_ptr<const GatherSelectionKvCacheArgs>& args);
 
   const Case& from_;
   Instance& instance_;
@@ -578,7 +578,7 @@ std::shared_ptr<GatherSelectionKvCacheArgs> Maker::make_args() const {
   return args;
 }
 
-void Maker::connect(std::shared_ptr<const GatherSelectionKvCacheArgs> args) {
+void Maker::connect(const std::shared_ptr<const GatherSelectionKvCacheArgs>& args) {
   Instance* const instance = &instance_;  // holds the functions, so it outlives them
   // copy() looks at the caches only, schedule() at everything else.
   std::vector<GatherSelectionKvCacheBuffers> copies;

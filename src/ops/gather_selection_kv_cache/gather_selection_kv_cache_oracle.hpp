@@ -251,7 +251,7 @@ inline void SelectionOracle::judge_slots(std::int64_t r, Row& row) {
     }
     if (slot.bad != 0) {
       note(r, p, slot.id, slot.bad);
-      words.push_back("gather_selection_kv_cache");
+      words.emplace_back("gather_selection_kv_cache");  // empty would be no refusal
       refuse(words);
     } else if (slot.from != p) {
       tokens_copied += slot.tokens;

@@ -37,11 +37,10 @@ struct Hand {
   Hand(std::int64_t k, std::int64_t block) : n(k), bs(block) {
     status.assign(to_size(k + 1), -1);
     topk.resize(to_size(k));
-    for (std::int64_t t = 0; t < 8 * 4 * bs; ++t) {
-      const std::int64_t page = 4 * bs;
+    const std::int64_t page = 4 * bs;
+    for (std::int64_t t = 0; t < 8 * page; ++t)
       full.push_back(static_cast<std::uint8_t>(100 + (7 - t / page) * page + t % page));
-    }
-    for (std::int32_t page = 7; page >= 0; --page) table.push_back(page);
+    for (std::int32_t i = 7; i >= 0; --i) table.push_back(i);
     selection.assign(full.size(), 7);
   }
 
@@ -645,6 +644,41 @@ SelectionWorld warm_world(std::int64_t k, std::int64_t kv_bytes) {
     w.topk[to_size(i)] = static_cast<std::int32_t>(id);
   }
   return w;
+}
+
+TEST(SelectionContract, NoticesWhatIsWrong) {
+  const SelectionWorld before = warm_world(40, 8);
+  SelectionWorld right = before;
+  ASSERT_TRUE(call(args_of_two_queries(right), How::kRun, Context()).ok());
+  ASSERT_EQ(SelectionContract(before, right).check(), "");
+  const auto wrong = [&](const char* what, auto&& spoil) {
+    SelectionWorld spoiled = right;
+    spoil(spoiled);
+    EXPECT_NE(SelectionContract(before, spoiled).check(), "") << what;
+  };
+  const auto byte_of_slot = [&](const SelectionWorld& w, std::int64_t slot) {
+    const std::int64_t page = w.selection_table[to_size(slot / 16)];
+    return to_size((page * 16 + slot % 16) * w.kv_bytes);
+  };
+  wrong("length", [](SelectionWorld& w) { --w.status[40]; });
+  wrong("output", [](SelectionWorld& w) { ++w.out[1]; });
+  wrong("slots swapped", [&](SelectionWorld& w) {
+    std::swap(w.status[0], w.status[1]);
+    std::swap_ranges(w.selection_kv.begin() + static_cast<std::ptrdiff_t>(byte_of_slot(w, 0)),
+                     w.selection_kv.begin() + static_cast<std::ptrdiff_t>(byte_of_slot(w, 1)),
+                     w.selection_kv.begin() + static_cast<std::ptrdiff_t>(byte_of_slot(w, 1)));
+  });
+  wrong("id twice", [](SelectionWorld& w) { w.status[0] = w.status[1]; });
+  wrong("id behind n", [](SelectionWorld& w) { w.status[39] = w.topk[0]; });
+  wrong("byte of a slot", [&](SelectionWorld& w) { ++w.selection_kv[byte_of_slot(w, 3)]; });
+  wrong("byte behind the length", [&](SelectionWorld& w) { ++w.selection_kv[byte_of_slot(w, 30)]; });
+  wrong("hits", [](SelectionWorld& w) {
+    ++w.counters[0];
+    --w.counters[1];
+  });
+  wrong("moved", [](SelectionWorld& w) { ++w.counters[5]; });
+  wrong("fetches", [](SelectionWorld& w) { ++w.fetch_counts[0]; });
+  wrong("input", [](SelectionWorld& w) { ++w.full_kv[0]; });
 }
 
 TEST(GatherSelectionKvCache, SameInputsGiveTheSameStatus) {
