@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# run.sh COMPILER LIBRARY: every ```cpp block of README.md and docs/ that is a complete program compiles
+# run.sh COMPILER LIBRARY CLI: every ```cpp block of README.md and docs/ that is a complete program compiles
 # against the public headers and runs; a block behind "<!-- from FILE: NAME -->" is what FILE has between its
-# two lines "// [NAME]", but for the indentation.
+# two lines "// [NAME]", but for the indentation; every "kvferry run", "explain", "list" and "bench" that docs/
+# shows works.
 set -euo pipefail
 cxx=$1
 library=$2
+cli=$3
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -45,6 +47,16 @@ while read -r page; do
 done < <(find "$root/README.md" "$root/docs" -name '*.md')
 [ $quotes -gt 0 ] || { echo "no page quotes an example"; exit 1; }
 echo "$quotes quotes are what the examples say"
+
+commands=0
+while IFS= read -r command; do
+  arguments=${command#kvferry }
+  case $arguments in bench*) arguments+=' --samples 1 --sample-ms 0.1' ;; esac
+  # The shell's quotes are part of what is shown.
+  eval "$cli $arguments" >"$work/output" 2>&1 || { echo "fails: $command"; cat "$work/output"; exit 1; }
+  commands=$((commands + 1))
+done < <(grep -hE '^kvferry (run|explain|list|bench) ' "$root"/docs/ops/*.md)
+echo "$commands commands of the pages work"
 
 shopt -s nullglob
 readme=("$work"/README.md.*.cpp)

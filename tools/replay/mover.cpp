@@ -237,40 +237,46 @@ Status Mover::copy(Call call, std::int32_t request, const Moves& moves) {
   const std::vector<KeyValue>& from = call == Call::kEvict ? device_ : host_;
   const std::vector<KeyValue>& to = call == Call::kEvict ? host_ : device_;
   const std::int64_t page = options_.scheduler.page_tokens;
-  addresses_.clear();
-  sizes_.clear();
-  for (std::size_t i = 0, end = 0; i < moves.pages.size(); i = end) {
-    const auto [src, dst] = moves.pages[i];
-    for (end = i + 1; end < moves.pages.size(); ++end) {
-      const auto run = static_cast<std::int32_t>(end - i);
-      if (moves.pages[end].src != src + run || moves.pages[end].dst != dst + run) break;
-    }
-    for (std::size_t layer = 0; layer < from.size(); ++layer) {
-      for (const Part part : parts()) {
-        const std::int64_t page_bytes = page * rows_.row_bytes(part);
-        addresses_.push_back(std::bit_cast<std::int64_t>(from[layer].data(part) + src * page_bytes));
-        addresses_.push_back(std::bit_cast<std::int64_t>(to[layer].data(part) + dst * page_bytes));
-        sizes_.push_back(static_cast<std::int64_t>(end - i) * page_bytes);
-      }
+  const std::int64_t pages = std::ssize(moves.pages);
+  // `count` says how much of the mapping is meant, so that a few plans serve every length.
+  mapping_.assign(moves.pages.begin(), moves.pages.end());
+  mapping_.resize(std::bit_ceil(mapping_.size()));
+  const std::int64_t longest = std::ssize(mapping_);
+  sources_.clear();
+  destinations_.clear();
+  for (std::size_t layer = 0; layer < from.size(); ++layer) {
+    for (const Part part : parts()) {
+      sources_.push_back(from[layer].data(part));
+      destinations_.push_back(to[layer].data(part));
     }
   }
-  // `count` says how much of the table is meant, so that a few plans serve every length.
-  const std::int64_t pairs = std::ssize(sizes_);
-  sizes_.resize(std::bit_ceil(sizes_.size()));
-  addresses_.resize(2 * sizes_.size());
-  Result<Plan> plan = planned(call, copy_plans_, {std::ssize(sizes_), 0}, [&] {
-    GroupMemcpyArgs args;
-    args.addr_table = contiguous(addresses_.data(), DType::kInt64, {std::ssize(sizes_), 2});
-    args.sizes = contiguous(sizes_.data(), DType::kInt64, {std::ssize(sizes_)});
-    args.count = contiguous(&pairs, DType::kInt64, {1});
+  Result<Plan> plan = planned(call, copy_plans_, {longest, call == Call::kEvict ? 1 : 0}, [&] {
+    copy_views_.clear();
+    for (const bool is_src : {true, false}) {
+      const bool device = is_src == (call == Call::kEvict);
+      for (const KeyValue& layer : is_src ? from : to) {
+        for (const Part part : parts()) {
+          copy_views_.push_back(
+              contiguous(layer.data(part), DType::kUInt8,
+                         {device ? options_.scheduler.device_pages : options_.scheduler.host_pages, page,
+                          rows_.row_bytes(part)}));
+        }
+      }
+    }
+    SwapBlocksArgs args;
+    args.src = std::span(copy_views_).first(sources_.size());
+    args.dst = std::span(copy_views_).subspan(sources_.size());
+    args.mapping = contiguous(mapping_.data(), DType::kInt32, {longest, 2});
+    args.count = contiguous(&pages, DType::kInt64, {1});
     return args;
   });
   if (!plan.ok()) return plan.status();
-  GroupMemcpyBuffers buffers;
-  buffers.addr_table = addresses_.data();
-  buffers.sizes = sizes_.data();
-  buffers.count = &pairs;
-  const std::int64_t tokens = std::ssize(moves.pages) * page;
+  SwapBlocksBuffers buffers;
+  buffers.src = sources_.data();
+  buffers.dst = destinations_.data();
+  buffers.mapping = mapping_.data();
+  buffers.count = &pages;
+  const std::int64_t tokens = pages * page;
   const std::int64_t bytes = tokens * options_.shard.token_layer_bytes() * options_.layers;
   if (Status s = timed_run(call, plan.value(), buffers, tokens, bytes); !s.ok()) return s;
   if (!samplers_[call].take()) return {};

@@ -5,10 +5,9 @@
 //   prefill chunk, each layer   gather_pa_kv_cache of [0, begin) into contiguous buffers,
 //                               scatter_pa_kv_cache of [begin, end) out of contiguous buffers
 //   decode, each layer          one scatter_pa_kv_cache with a token of every decoding request; with
-//   selection one
-//                               gather_selection_kv_cache for all of them after it
-//   eviction, fetch             one group_memcpy for all layers, K and V: a pair of addresses for
-//                               each run of pages that follow one another on both sides
+//   selection
+//                               one gather_selection_kv_cache for all of them after it
+//   eviction, fetch             one swap_blocks for all layers, K and V
 //
 // Plans are made once for each size of problem and kept; the clock runs around run() only.
 #pragma once
@@ -26,8 +25,8 @@
 
 #include "kvferry/context.hpp"
 #include "kvferry/ops/gather_pa_kv_cache.hpp"
-#include "kvferry/ops/group_memcpy.hpp"
 #include "kvferry/ops/scatter_pa_kv_cache.hpp"
+#include "kvferry/ops/swap_blocks.hpp"
 #include "tools/replay/key_value.hpp"
 #include "tools/replay/models.hpp"
 #include "tools/replay/rows.hpp"
@@ -167,8 +166,10 @@ class Mover final : public Sink {
   std::map<PlanKey, Plan> scatter_plans_, gather_plans_, copy_plans_, select_plans_;
   std::vector<std::byte> workspace_;
   std::vector<std::int64_t> slots_;
-  std::vector<std::int64_t> addresses_;
-  std::vector<std::int64_t> sizes_;
+  std::vector<PagePair> mapping_;
+  std::vector<const void*> sources_;
+  std::vector<void*> destinations_;
+  std::vector<TensorView> copy_views_;
   std::vector<Segment> staged_segments_, gathered_segments_, pool_segments_;
   std::vector<RowSpan> spans_;
 

@@ -188,7 +188,7 @@ TEST_F(ReplayRun, FindsAFlippedBitWhenTheBlockMoves) {
   EXPECT_EQ(outcome.report.mismatch->call, Call::kEvict);
   EXPECT_EQ(outcome.report.mismatch->row.hash_id, 4);
   EXPECT_EQ(outcome.report.mismatch->row.position, 2047);
-  EXPECT_NE(outcome.error.find("group_memcpy evict"), std::string::npos) << outcome.error;
+  EXPECT_NE(outcome.error.find("swap_blocks evict"), std::string::npos) << outcome.error;
 }
 
 TEST_F(ReplayRun, RefusesAndNamesWhatIsLargerThanTheDevice) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "kvferry/ops/group_memcpy.hpp"
 #include "tools/replay/generator.hpp"
 #include "tools/replay/html.hpp"
 #include "tools/replay/memory.hpp"

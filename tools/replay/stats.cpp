@@ -69,7 +69,7 @@ const char* operator_of(Call call) {
       return "gather_pa_kv_cache";
     case Call::kEvict:
     case Call::kFetch:
-      return "group_memcpy";
+      return "swap_blocks";
     case Call::kSelect:
       return "gather_selection_kv_cache";
   }
