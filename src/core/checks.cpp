@@ -19,12 +19,12 @@ class OverlapSearch {
  public:
   void add(std::int64_t stride, std::int64_t count) {
     const Int128 size = stride < 0 ? -Int128{stride} : Int128{stride};  // a sign only mirrors the axis
-    axes_[static_cast<std::size_t>(n_++)] = {size, count - 1};
+    int i = n_++;                                                       // largest stride first
+    for (; i > 0 && axes_[at(i - 1)].stride < size; --i) axes_[at(i)] = axes_[at(i - 1)];
+    axes_[at(i)] = {size, count - 1};
   }
 
   bool found() {
-    std::sort(axes_.begin(), axes_.begin() + n_,
-              [](const Step& a, const Step& b) { return a.stride > b.stride; });
     for (int i = n_ - 1; i >= 0; --i)
       reach_[at(i)] = reach_[at(i + 1)] + axes_[at(i)].stride * axes_[at(i)].most;
     return descend(0, 0, false);

@@ -57,17 +57,19 @@ Nest make_nest(std::span<const Axis> axes, std::int64_t element_bytes, std::int6
                std::int64_t dst_base) {
   std::array<Axis, Nest::kMaxLoops> loops{};
   int n = 0;
-  for (const Axis& axis : axes) {
-    if (axis.count == 1) continue;
-    loops[static_cast<std::size_t>(n++)] = {axis.count, axis.src_step * element_bytes,
-                                            axis.dst_step * element_bytes};
-  }
   // Largest destination step outermost: writes go forward, and permuted axes meet their neighbours for
   // merging.
-  std::stable_sort(loops.begin(), loops.begin() + n, [](const Axis& a, const Axis& b) {
+  const auto outside = [](const Axis& a, const Axis& b) {
     return std::abs(a.dst_step) != std::abs(b.dst_step) ? std::abs(a.dst_step) > std::abs(b.dst_step)
                                                         : std::abs(a.src_step) > std::abs(b.src_step);
-  });
+  };
+  for (const Axis& axis : axes) {
+    if (axis.count == 1) continue;
+    const Axis bytes = {axis.count, axis.src_step * element_bytes, axis.dst_step * element_bytes};
+    auto i = static_cast<std::size_t>(n++);
+    for (; i > 0 && outside(bytes, loops[i - 1]); --i) loops[i] = loops[i - 1];
+    loops[i] = bytes;
+  }
   Nest nest;
   nest.src_base = src_base;
   nest.dst_base = dst_base;

@@ -12,10 +12,11 @@
 namespace kvferry::replay {
 namespace {
 
-constexpr double kWidth = 720;
+// About the pixels that the page gives them, so that text keeps its size.
+constexpr double kWidth = 560, kWide = 1080;
 constexpr double kLeft = 64, kRight = 24, kTop = 12;  // margins of a plot
 constexpr double kTitle = 44;                         // below it: tick labels and the axis label
-constexpr double kNames = 236;                        // the left margin of charts with rows
+constexpr double kNames = 226;                        // the left margin of charts with rows
 
 // "0", "2.5 k", "40 GB": a tick's value has few digits.
 std::string tick_text(double value, const std::string& unit) {
@@ -70,7 +71,9 @@ std::string vertical(double x, double top, double bottom, const char* css) {
 std::string x_axis_svg(const Axis& axis, const Scale& scale, double left, double right, double top,
                        double bottom) {
   std::string s;
-  for (double v = 0; v <= scale.end * (1 + 1e-9); v += scale.step) {
+  constexpr double kLabel = 52;  // "200 GB" and some air
+  const double step = scale.step * ((right - left) * scale.step / scale.end < kLabel ? 2 : 1);
+  for (double v = 0; v <= scale.end * (1 + 1e-9); v += step) {
     const double x = left + (right - left) * v / scale.end;
     s += vertical(x, top, bottom, "grid");
     s += text(x, bottom + 16, "middle", "axis", tick_text(v, axis.unit));
@@ -78,8 +81,8 @@ std::string x_axis_svg(const Axis& axis, const Scale& scale, double left, double
   return s + text((left + right) / 2, bottom + 36, "middle", "axis", axis.label);
 }
 
-std::string svg(double height, const std::string& label, const std::string& content) {
-  return fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{}</svg>\n", kWidth, height,
+std::string svg(double width, double height, const std::string& label, const std::string& content) {
+  return fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{}</svg>\n", width, height,
                      escape_html(label), content);
 }
 
@@ -113,7 +116,7 @@ std::string escape_html(std::string_view text) {
 
 std::string line_chart(const Axis& x_axis, const Axis& y_axis, std::span<const double> x,
                        std::span<const Line> lines) {
-  constexpr double kHeight = 300, kBottom = kHeight - kTitle, kEnd = kWidth - kRight;
+  constexpr double kHeight = 260, kBottom = kHeight - kTitle, kEnd = kWidth - kRight;
   double most_y = y_axis.least_end;
   std::vector<double> stack(x.size());
   for (const Line& line : lines) {
@@ -153,12 +156,12 @@ std::string line_chart(const Axis& x_axis, const Axis& y_axis, std::span<const d
     legend += fmt::format(R"(<span><i class="c{}"></i>{}</span>)", line.colour, escape_html(line.name));
   }
   return "<p class=\"legend\">" + legend + fmt::format("<em>{}</em></p>\n", escape_html(y_axis.label)) +
-         svg(kHeight, y_axis.label, s);
+         svg(kWidth, kHeight, y_axis.label, s);
 }
 
 std::string bar_chart(const Axis& axis, std::span<const Bar> bars, double limit,
                       const std::string& limit_name) {
-  constexpr double kRow = 30, kBar = 16, kNote = 110, kEnd = kWidth - kNote;
+  constexpr double kRow = 30, kBar = 16, kNote = 90, kEnd = kWidth - kNote;
   const double top = limit > 0 ? 24 : 4, bottom = top + kRow * static_cast<double>(bars.size());
   double most = std::max(limit, axis.least_end);
   for (const Bar& bar : bars) most = std::max(most, bar.value);
@@ -173,18 +176,18 @@ std::string bar_chart(const Axis& axis, std::span<const Bar> bars, double limit,
         "<title>{}: {}</title></rect>",
         kNames, y + (kRow - kBar) / 2, std::max(px(bar.value) - kNames, 0.5), kBar, escape_html(bar.name),
         bar.value, escape_html(bar.name), escape_html(bar.note));
-    s += text(px(bar.value) + 8, y + kRow / 2 + 4, "start", "note", bar.note);
+    s += text(kWidth - 4, y + kRow / 2 + 4, "end", "note", bar.note);
     y += kRow;
   }
   if (limit > 0) {
     s += vertical(px(limit), top - 4, bottom, "limit");
     s += text(px(limit), top - 10, "middle", "note", limit_name);
   }
-  return svg(bottom + kTitle, axis.label, s);
+  return svg(kWidth, bottom + kTitle, axis.label, s);
 }
 
 std::string distribution_chart(const std::string& label, std::span<const Distribution> rows) {
-  constexpr double kRow = 54, kHill = 40, kEnd = kWidth - 24;
+  constexpr double kRow = 54, kHill = 40, kEnd = kWide - 24;
   const double top = 8, bottom = top + kRow * static_cast<double>(rows.size());
   double least = INFINITY, most = 0;
   for (const Distribution& row : rows) {
@@ -194,7 +197,7 @@ std::string distribution_chart(const std::string& label, std::span<const Distrib
     }
   }
   const double first = std::floor(std::log10(std::max(least, 1e-3))), last = std::ceil(std::log10(most));
-  if (!(first < last)) return svg(bottom, label, "");
+  if (!(first < last)) return svg(kWide, bottom, label, "");
   const auto px = [&](double v) {
     return kNames + (kEnd - kNames) * (std::log10(std::max(v, 1e-3)) - first) / (last - first);
   };
@@ -227,7 +230,7 @@ std::string distribution_chart(const std::string& label, std::span<const Distrib
     s += vertical(px(row.median), floor - kHill, floor, "limit");
     s += vertical(px(row.p99), floor - kHill, floor, "limit");
   }
-  return svg(bottom + kTitle, label, s);
+  return svg(kWide, bottom + kTitle, label, s);
 }
 
 }  // namespace kvferry::replay

@@ -172,8 +172,8 @@ TEST(ReplayChart, PutsPointsWhereTheAxisSays) {
   const std::vector<double> x{0, 5, 10};
   const std::vector<Line> lines{{"a", 0, {0, 50, 25}, true}, {"b", 1, {100, 50, 25}, true}};
   const std::string svg = line_chart({"x", "", 0}, {"y", "%", 0}, x, lines);
-  EXPECT_NE(svg.find("d=\"M64.0 256.0L380.0 134.0L696.0 195.0\""), std::string::npos) << svg;
-  EXPECT_NE(svg.find("d=\"M64.0 12.0L380.0 12.0L696.0 134.0\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("d=\"M64.0 216.0L300.0 114.0L536.0 165.0\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("d=\"M64.0 12.0L300.0 12.0L536.0 114.0\""), std::string::npos) << svg;
   EXPECT_NE(svg.find(">100 %<"), std::string::npos) << svg;
 }
 

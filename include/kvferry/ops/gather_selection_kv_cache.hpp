@@ -79,7 +79,8 @@
 //                  a pool of states); -1 skips the row (output 0). status may then have any number of rows
 //                  (BSND: dimension 0 times dimension 1), the table at least as many; the output stays one
 //                  entry a table row, of which r is row r's.
-//   counters       [R, 3] int32, out: hits, misses, moved of each row. hits + misses = n, moved <= hits
+//   counters       [R, 3] int32, out: hits, misses, moved of each row. hits + misses = n, moved <= hits; what
+//                  was decided, whether or not an entry turns out bad
 //   fetch_counts   [B] int32, out: distinct misses of each batch
 //
 // Bad entries. A full table entry that a miss needs: its column i*bs / fblk >= F_MAX, or its value outside
