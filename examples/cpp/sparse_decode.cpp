@@ -31,12 +31,12 @@ namespace {
 using kvferry::contiguous;
 using kvferry::DType;
 
-constexpr int kLatent = 64, kRope = 16, kHeads = 4,
-              kIndexed = 24;  // the indexer looks at kIndexed of the latents
-constexpr int kSequences = 2, kPrompt = 600, kSteps = 60, kLongest = kPrompt + kSteps;
-constexpr int kPage = 16;           // tokens of a page of the full cache
-constexpr int kSelectionPage = 32;  // and of the selection cache
-constexpr int kPages = (kLongest + kPage - 1) / kPage;
+constexpr std::int64_t kLatent = 64, kRope = 16, kHeads = 4,
+                       kIndexed = 24;  // the indexer looks at kIndexed of the latents
+constexpr std::int64_t kSequences = 2, kPrompt = 600, kSteps = 60, kLongest = kPrompt + kSteps;
+constexpr std::int64_t kPage = 16;           // tokens of a page of the full cache
+constexpr std::int64_t kSelectionPage = 32;  // and of the selection cache
+constexpr std::int64_t kPages = (kLongest + kPage - 1) / kPage;
 
 std::size_t at(std::int64_t i) {
   return static_cast<std::size_t>(i);
@@ -51,19 +51,19 @@ void stop_if(const kvferry::Status& status) {
 // The model stands still but for its inputs: rows and queries that drift, as those of a text do.
 class Model {
  public:
-  void next_token(int sequence) {
+  void next_token(std::int64_t sequence) {
     std::vector<float>& topic = topics_[at(sequence)];
     for (float& x : topic) x = 0.95F * x + 0.31F * normal_(random_);
     for (float& x : row_) x = normal_(random_);
-    for (int d = 0; d < kLatent; ++d) row_[at(d)] += 0.8F * topic[at(d)];
+    for (std::int64_t d = 0; d < kLatent; ++d) row_[at(d)] += 0.8F * topic[at(d)];
     for (float& x : query_) x = 0.2F * normal_(random_);
-    for (int h = 0; h < kHeads; ++h) {
-      for (int d = 0; d < kLatent; ++d) query_[at(h * (kLatent + kRope) + d)] += 0.6F * topic[at(d)];
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      for (std::int64_t d = 0; d < kLatent; ++d) query_[at(h * (kLatent + kRope) + d)] += 0.6F * topic[at(d)];
     }
   }
   const float* latent() const { return row_.data(); }
   const float* rope() const { return row_.data() + kLatent; }
-  const float* query(int head) const { return query_.data() + head * (kLatent + kRope); }
+  const float* query(std::int64_t head) const { return query_.data() + head * (kLatent + kRope); }
 
  private:
   std::mt19937 random_{7};
@@ -73,7 +73,7 @@ class Model {
   std::vector<std::vector<float>> topics_{kSequences, std::vector<float>(kLatent)};
 };
 
-float dot(const float* a, const float* b, int n) {
+float dot(const float* a, const float* b, std::int64_t n) {
   return std::inner_product(a, a + n, b, 0.0F);
 }
 
@@ -83,18 +83,20 @@ struct Row {
 };
 
 // One query token over `tokens` rows, summed in their order.
-std::vector<float> attention(const Model& model, int tokens, const std::function<Row(int)>& row) {
+std::vector<float> attention(const Model& model, std::int64_t tokens,
+                             const std::function<Row(std::int64_t)>& row) {
   std::vector<float> out(at(kHeads) * kLatent), weight(at(tokens));
-  for (int h = 0; h < kHeads; ++h) {
+  for (std::int64_t h = 0; h < kHeads; ++h) {
     const float* q = model.query(h);
-    for (int t = 0; t < tokens; ++t) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
       weight[at(t)] = (dot(q, row(t).latent, kLatent) + dot(q + kLatent, row(t).rope, kRope)) / 4;
     }
     const float most = *std::max_element(weight.begin(), weight.end());
     float sum = 0;
     for (float& w : weight) sum += w = std::exp(w - most);
-    for (int t = 0; t < tokens; ++t) {
-      for (int d = 0; d < kLatent; ++d) out[at(h * kLatent + d)] += weight[at(t)] / sum * row(t).latent[d];
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t d = 0; d < kLatent; ++d)
+        out[at(h * kLatent + d)] += weight[at(t)] / sum * row(t).latent[d];
     }
   }
   return out;
@@ -111,7 +113,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 class Decoder {
  public:
-  Decoder(int k, const kvferry::Context& context)
+  Decoder(std::int64_t k, const kvferry::Context& context)
       : k_(k), columns_((k + kSelectionPage - 1) / kSelectionPage), context_(context) {
     // Pages in any order: tables say where they are.
     full_table_.resize(at(kSequences * kPages));
@@ -129,7 +131,7 @@ class Decoder {
   }
 
   // Step 1: the new token's row into the pages of the sequence.
-  void append(int sequence, const Model& model) {
+  void append(std::int64_t sequence, const Model& model) {
     const std::int64_t slot = full_row(sequence, length_[at(sequence)]++);
     kvferry::ScatterPaKvCacheArgs args;
     args.key = contiguous(model.latent(), DType::kFloat32, {1, 1, kLatent});
@@ -142,26 +144,26 @@ class Decoder {
   }
 
   // Step 2: the K tokens that the indexer likes best, best first; -1 behind them when there are fewer.
-  void choose(int sequence, const Model& model) {
-    const int length = length_[at(sequence)];
+  void choose(std::int64_t sequence, const Model& model) {
+    const std::int64_t length = length_[at(sequence)];
     std::vector<float> score(at(length));
-    for (int i = 0; i < length; ++i) {
+    for (std::int64_t i = 0; i < length; ++i) {
       score[at(i)] = dot(model.query(0), full_latent_.data() + full_row(sequence, i) * kLatent, kIndexed);
     }
     std::vector<std::int32_t> ids(at(length));
     std::iota(ids.begin(), ids.end(), 0);
-    const int n = std::min(k_, length);
+    const std::int64_t n = std::min(k_, length);
     std::partial_sort(ids.begin(), ids.begin() + n, ids.end(),
                       [&](std::int32_t a, std::int32_t b) { return score[at(a)] > score[at(b)]; });
     ids.resize(at(k_), -1);
-    std::copy_n(ids.begin(), k_, topk_.begin() + std::int64_t{sequence} * k_);
+    std::copy_n(ids.begin(), k_, topk_.begin() + sequence * k_);
   }
 
   // Step 3, for both sequences in one call.
   // [select]
   void select() {
     stop_if(run(plan_, buffers_, context_));
-    for (int sequence = 0; sequence < kSequences; ++sequence) {
+    for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
       hits_ += counters_[at(3 * sequence)];
       misses_ += counters_[at(3 * sequence + 1)];
     }
@@ -169,25 +171,26 @@ class Decoder {
   // [select]
 
   // Step 4.
-  std::vector<float> attend(int sequence, const Model& model) const {
-    return attention(model, actual_[at(sequence)], [&](int slot) {
+  std::vector<float> attend(std::int64_t sequence, const Model& model) const {
+    return attention(model, actual_[at(sequence)], [&](std::int64_t slot) {
       const std::int64_t page = selection_table_[at(sequence * columns_ + slot / kSelectionPage)];
       const std::int64_t row = page * kSelectionPage + slot % kSelectionPage;
       return Row{selection_latent_.data() + row * kLatent, selection_rope_.data() + row * kRope};
     });
   }
   // The same ids in the same order, out of the full cache.
-  std::vector<float> attend_full(int sequence, const Model& model) const {
-    const std::int32_t* ids = status_.data() + std::int64_t{sequence} * (k_ + 1);
-    return attention(model, actual_[at(sequence)], [&](int slot) { return full(sequence, ids[slot]); });
+  std::vector<float> attend_full(std::int64_t sequence, const Model& model) const {
+    const std::int32_t* ids = status_.data() + sequence * (k_ + 1);
+    return attention(model, actual_[at(sequence)],
+                     [&](std::int64_t slot) { return full(sequence, ids[slot]); });
   }
-  std::vector<float> attend_dense(int sequence, const Model& model) const {
-    return attention(model, length_[at(sequence)], [&](int token) { return full(sequence, token); });
+  std::vector<float> attend_dense(std::int64_t sequence, const Model& model) const {
+    return attention(model, length_[at(sequence)], [&](std::int64_t token) { return full(sequence, token); });
   }
 
   // Another sequence takes the place of this one: a length of 0 makes its row cold.
   // [reset]
-  void restart(int sequence) {
+  void restart(std::int64_t sequence) {
     length_[at(sequence)] = 0;
     status_[at(sequence * (k_ + 1) + k_)] = 0;
   }
@@ -229,16 +232,16 @@ class Decoder {
   }
   // [plan]
 
-  std::int64_t full_row(int sequence, int token) const {
+  std::int64_t full_row(std::int64_t sequence, std::int64_t token) const {
     return std::int64_t{full_table_[at(sequence * kPages + token / kPage)]} * kPage + token % kPage;
   }
-  Row full(int sequence, int token) const {
+  Row full(std::int64_t sequence, std::int64_t token) const {
     const std::int64_t row = full_row(sequence, token);
     return {full_latent_.data() + row * kLatent, full_rope_.data() + row * kRope};
   }
 
-  const int k_;
-  const int columns_;  // pages of a row's selection cache
+  const std::int64_t k_;
+  const std::int64_t columns_;  // pages of a row's selection cache
   const kvferry::Context& context_;
   std::vector<float> full_latent_, full_rope_, selection_latent_, selection_rope_;
   std::vector<std::int32_t> full_table_, selection_table_, status_, topk_;
@@ -252,40 +255,39 @@ class Decoder {
 };
 
 // Mean distance from dense attention.
-double decode(int k, const kvferry::Context& context) {
+double decode(std::int64_t k, const kvferry::Context& context) {
   Model model;
   Decoder decoder(k, context);
   double error = 0;
-  for (int step = 0; step < kPrompt; ++step) {
-    for (int sequence = 0; sequence < kSequences; ++sequence) {
+  for (std::int64_t step = 0; step < kPrompt; ++step) {
+    for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
       model.next_token(sequence);
       decoder.append(sequence, model);
     }
   }
-  for (int step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < kSteps; ++step) {
     std::vector<Model> queries;  // the model as it was for each sequence
     if (step == kSteps / 2) decoder.restart(1);
-    for (int sequence = 0; sequence < kSequences; ++sequence) {
+    for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
       model.next_token(sequence);
       decoder.append(sequence, model);
       decoder.choose(sequence, model);
       queries.push_back(model);
     }
     decoder.select();
-    for (int sequence = 0; sequence < kSequences; ++sequence) {
+    for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
       const Model& query = queries[at(sequence)];
       const std::vector<float> sparse = decoder.attend(sequence, query);
       const std::vector<float> full = decoder.attend_full(sequence, query);
       if (std::memcmp(sparse.data(), full.data(), sparse.size() * sizeof(float)) != 0) {
-        std::printf("K %d step %d sequence %d: attention over the selection cache differs\n", k, step,
-                    sequence);
+        std::printf("K %d: attention over the selection cache differs\n", static_cast<int>(k));
         std::exit(1);
       }
       error += distance(sparse, decoder.attend_dense(sequence, query));
     }
   }
   error /= kSteps * kSequences;
-  std::printf("%6d %22.2e %14.1f %%\n", k, error, decoder.hit_percent());
+  std::printf("%6d %22.2e %14.1f %%\n", static_cast<int>(k), error, decoder.hit_percent());
   return error;
 }
 
@@ -295,7 +297,8 @@ int main() {
   const kvferry::Context context;
   std::printf("%6s %22s %16s\n", "K", "error against dense", "re-used");
   std::vector<double> errors;
-  for (const int k : {16, 64, 256, kLongest}) errors.push_back(decode(k, context));
+  for (const std::int64_t k : std::vector<std::int64_t>{16, 64, 256, kLongest})
+    errors.push_back(decode(k, context));
   // With every token selected only the order of the sums differs.
   const bool converges = std::is_sorted(errors.rbegin(), errors.rend()) && errors.back() < 1e-5;
   std::printf("%s\n", converges ? "ok" : "the error does not go to zero");
