@@ -244,7 +244,7 @@ class Copier {
   }
 
   void copy_piece(const std::byte* src, std::byte* dst, std::int64_t bytes) {
-    if (bytes < cpu::kTuning.lane_bytes) {
+    if (bytes < cpu::kTuning.least_piece_bytes) {
       std::memcpy(dst, src, static_cast<std::size_t>(bytes));
     } else {
       queue_.push(src, dst, bytes);

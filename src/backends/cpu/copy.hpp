@@ -16,15 +16,16 @@ struct Piece {
 };
 
 struct CopyKernels {
-  // Any sizes; meant for pieces of kTuning.lane_bytes and more. With `nontemporal` the caller calls fence()
-  // before it publishes the result.
+  // Any sizes; meant for pieces of kTuning.least_piece_bytes and more. With `nontemporal` the caller calls
+  // fence() before it publishes the result.
   void (*pieces)(const Piece* pieces, std::int64_t count, bool nontemporal);
   // count pieces of `bytes` each, at fixed steps.
   void (*rows)(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
                std::int64_t count, std::int64_t bytes);
-  // 32-byte units: dst[r * dst_pitch + c * 32] = src[c * src_pitch + r * 32].
+  // 32-byte units: dst[r * dst_pitch + c * 32] = src[c * src_pitch + r * 32]. `next`: the src of a later call
+  // of the same shape, to be fetched meanwhile; or null.
   void (*transpose)(std::byte* dst, std::int64_t dst_pitch, const std::byte* src, std::int64_t src_pitch,
-                    std::int64_t rows, std::int64_t columns, bool nontemporal);
+                    std::int64_t rows, std::int64_t columns, bool nontemporal, const std::byte* next);
   void (*fence)();
 };
 

@@ -3,9 +3,10 @@
 // AVX2 copy kernels. The instruction set comes with the function attribute, so the file builds with the flags
 // of the rest and runs only behind why_no_avx2().
 //
-// Why lanes: one copy stream is bound by the L1 miss buffers, and the hardware prefetcher restarts at every 4
-// KiB page and every jump. Several pieces copied concurrently, 256 bytes from each in turn, with the next
-// group's bytes prefetched (NTA), run 1.2 to 2.1 times as fast as memcpy per piece (docs/performance.md).
+// Why one stream with its own prefetching: the prefetcher of the CPU restarts at every 4 KiB page and every
+// jump, which costs most of a small piece. A second cursor that runs ahead over the list of pieces knows
+// where the next ones are. Two classes (docs/performance.md has the measurements): pieces from random places
+// are fetched into L2, far ahead; long ones and those that follow on in memory only need a nudge, into L1.
 // AVX-512 gains nothing here.
 #include <immintrin.h>
 
@@ -23,9 +24,7 @@ namespace kvferry::internal::cpu {
 namespace {
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kStep = 256;  // bytes of one lane's turn
-constexpr std::int64_t kChunk = 4096;
-constexpr int kMaxLanes = 8;
+constexpr std::int64_t kStep = 256;
 
 // 32 bytes at p[0..32): the two kinds of store that the kernels choose between. Streaming REQUIRES 32-byte
 // alignment.
@@ -55,37 +54,32 @@ KVFERRY_AVX2 inline void copy_step(std::byte* dst, const std::byte* src) {
   }
 }
 
-inline void prefetch_step(const std::byte* src) {
-  for (std::int64_t i = 0; i < kStep; i += kLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(src + i), _MM_HINT_NTA);
-  }
+template <class Store>
+KVFERRY_AVX2 inline void copy_line(std::byte* dst, const std::byte* src) {
+  const __m256i a = get(src), b = get(src + 32);
+  Store::put(dst, a);
+  Store::put(dst + 32, b);
 }
 
 inline std::int64_t to_line(const std::byte* p) {
   return static_cast<std::int64_t>((0 - reinterpret_cast<std::uintptr_t>(p)) & (kLine - 1));
 }
 
-// The pieces as chunks of at most kChunk bytes. A chunk ends where a line of the destination ends, so that
-// only the first one of a piece starts inside a line.
-class Chunks {
+// A cursor that prefetches in front of the copy, across the borders of pieces.
+template <_mm_hint kHint>
+class Ahead {
  public:
-  Chunks(const Piece* pieces, std::int64_t count) : piece_(pieces), end_(pieces + count) {}
-
-  // Fills up to `lanes` chunks; returns how many.
-  int next(Piece* chunks, int lanes) {
-    int n = 0;
-    while (n < lanes && piece_ != end_) {
-      std::byte* const dst = piece_->dst + at_;
-      const std::int64_t whole = kChunk - (to_line(dst) == 0 ? 0 : kLine - to_line(dst));
-      const std::int64_t bytes = std::min(whole, piece_->bytes - at_);
-      if (bytes > 0) chunks[n++] = {piece_->src + at_, dst, bytes};
-      at_ += bytes;
-      if (at_ >= piece_->bytes) {
-        ++piece_;
-        at_ = 0;
-      }
-    }
-    return n;
+  Ahead(const Piece* pieces, std::int64_t count, std::int64_t bytes) : piece_(pieces), end_(pieces + count) {
+    for (std::int64_t i = 0; i < bytes; i += kStep) step();
+  }
+  // The next kStep bytes, but not a line beyond their piece.
+  void step() {
+    if (piece_ == end_) return;
+    const std::int64_t stop = std::min(at_ + kStep, piece_->bytes);
+    for (; at_ < stop; at_ += kLine) _mm_prefetch(reinterpret_cast<const char*>(piece_->src + at_), kHint);
+    if (at_ < piece_->bytes) return;
+    ++piece_;
+    at_ = 0;
   }
 
  private:
@@ -94,76 +88,47 @@ class Chunks {
   std::int64_t at_ = 0;
 };
 
-template <class Store>
-KVFERRY_AVX2 void copy_lanes(const Piece* pieces, std::int64_t count, int lanes) {
-  Chunks chunks(pieces, count);
-  std::array<std::array<Piece, kMaxLanes>, 2> groups;
-  int now = 0;
-  int n = chunks.next(groups[0].data(), lanes);
-  while (n > 0) {
-    Piece* group = groups[static_cast<std::size_t>(now)].data();
-    Piece* ahead = groups[static_cast<std::size_t>(1 - now)].data();
-    const int n_ahead = chunks.next(ahead, lanes);
-    std::int64_t longest = 0;
-    for (int i = 0; i < n; ++i) {
-      Piece& p = group[i];
-      if constexpr (std::is_same_v<Store, StreamingStore>) {
-        const std::int64_t head = std::min(to_line(p.dst), p.bytes);
-        std::memcpy(p.dst, p.src, static_cast<std::size_t>(head));
-        p = {p.src + head, p.dst + head, p.bytes - head};
-      }
-      longest = std::max(longest, p.bytes);
+// All pieces as one stream of whole destination lines.
+template <class Store, _mm_hint kHint>
+KVFERRY_AVX2 void copy_stream(const Piece* pieces, std::int64_t count, std::int64_t ahead_bytes) {
+  Ahead<kHint> ahead(pieces, count, ahead_bytes);
+  for (const Piece* piece = pieces; piece != pieces + count; ++piece) {
+    std::byte* dst = piece->dst;
+    const std::byte* src = piece->src;
+    std::int64_t left = piece->bytes;
+    if (const std::int64_t head = std::min(to_line(dst), left); head > 0) {
+      std::memcpy(dst, src, static_cast<std::size_t>(head));
+      dst += head;
+      src += head;
+      left -= head;
     }
-    std::int64_t at = 0;
-    for (; at + kStep <= longest; at += kStep) {
-      for (int i = 0; i < n; ++i) {
-        if (at + kStep <= group[i].bytes) copy_step<Store>(group[i].dst + at, group[i].src + at);
-      }
-      for (int i = 0; i < n_ahead; ++i) {
-        if (at + kStep <= ahead[i].bytes) prefetch_step(ahead[i].src + at);
-      }
+    for (; left >= kStep; left -= kStep, dst += kStep, src += kStep) {
+      ahead.step();
+      copy_step<Store>(dst, src);
     }
-    for (int i = 0; i < n; ++i) {
-      const std::int64_t whole = group[i].bytes / kStep * kStep;
-      std::memcpy(group[i].dst + whole, group[i].src + whole,
-                  static_cast<std::size_t>(group[i].bytes - whole));
-    }
-    now = 1 - now;
-    n = n_ahead;
+    ahead.step();
+    for (; left >= kLine; left -= kLine, dst += kLine, src += kLine) copy_line<Store>(dst, src);
+    if (left > 0) std::memcpy(dst, src, static_cast<std::size_t>(left));
   }
 }
 
-// One long piece. Prefetching 2 KiB ahead covers the prefetcher's restart at each page.
-template <class Store>
-KVFERRY_AVX2 void copy_long(const Piece& piece) {
-  constexpr std::int64_t kAhead = 2048;
-  const std::int64_t head = std::min(to_line(piece.dst), piece.bytes);
-  std::memcpy(piece.dst, piece.src, static_cast<std::size_t>(head));
-  std::int64_t at = head;
-  for (; at + kAhead + kStep <= piece.bytes; at += kStep) {
-    prefetch_step(piece.src + at + kAhead);
-    copy_step<Store>(piece.dst + at, piece.src + at);
-  }
-  for (; at + kStep <= piece.bytes; at += kStep) copy_step<Store>(piece.dst + at, piece.src + at);
-  std::memcpy(piece.dst + at, piece.src + at, static_cast<std::size_t>(piece.bytes - at));
+// Where one piece ends and the next begins: the prefetcher of the CPU goes on by itself.
+bool follow_on(const Piece* pieces, std::int64_t count) {
+  return count > 1 && pieces[1].src == pieces[0].src + pieces[0].bytes;
 }
 
 template <class Store>
 void copy_pieces(const Piece* pieces, std::int64_t count) {
   while (count > 0) {
-    if (pieces->bytes >= kTuning.stream_bytes) {
-      copy_long<Store>(*pieces++);
-      --count;
-      continue;
-    }
     // Neighbours of one class together. They come from one call, so mostly this is all of them.
-    const bool wide = pieces->bytes <= kTuning.wide_lane_bytes;
+    const bool large = pieces->bytes >= kTuning.large_piece_bytes;
     std::int64_t n = 1;
-    while (n < count && pieces[n].bytes < kTuning.stream_bytes &&
-           (pieces[n].bytes <= kTuning.wide_lane_bytes) == wide) {
-      ++n;
+    while (n < count && (pieces[n].bytes >= kTuning.large_piece_bytes) == large) ++n;
+    if (large || (pieces->bytes >= kTuning.near_piece_bytes && follow_on(pieces, n))) {
+      copy_stream<Store, _MM_HINT_NTA>(pieces, n, kTuning.near_bytes);
+    } else {
+      copy_stream<Store, _MM_HINT_T1>(pieces, n, kTuning.far_bytes);
     }
-    copy_lanes<Store>(pieces, n, wide ? 8 : 4);
     pieces += n;
     count -= n;
   }
@@ -173,42 +138,50 @@ void pieces(const Piece* pieces, std::int64_t count, bool nontemporal) {
   nontemporal ? copy_pieces<StreamingStore>(pieces, count) : copy_pieces<RegularStore>(pieces, count);
 }
 
-// Whole 64-byte lines on both sides: two rows x two columns a step, no scratch. Four row pairs stay in
-// flight.
+// Whole 64-byte lines on both sides: two rows x two columns a step, no scratch. Columns outside: the source
+// is read in order, and written lines may come in any.
 template <class Store>
 KVFERRY_AVX2 void transpose_pairs(std::byte* dst, std::int64_t dst_pitch, const std::byte* src,
-                                  std::int64_t src_pitch, std::int64_t rows, std::int64_t columns) {
+                                  std::int64_t src_pitch, std::int64_t rows, std::int64_t columns,
+                                  const std::byte* next) {
   const std::int64_t even_rows = rows & ~std::int64_t{1}, even_columns = columns & ~std::int64_t{1};
-  for (std::int64_t r = 0; r < even_rows; r += 2) {
-    std::byte* d0 = dst + r * dst_pitch;
-    std::byte* d1 = d0 + dst_pitch;
-    const std::byte* s = src + r * 32;
-    for (std::int64_t c = 0; c < even_columns; c += 2) {
-      const std::byte* s0 = s + c * src_pitch;
-      const std::byte* s1 = s0 + src_pitch;
-      const __m256i a0 = get(s0), a1 = get(s0 + 32), b0 = get(s1), b1 = get(s1 + 32);
-      Store::put(d0 + c * 32, a0);
-      Store::put(d0 + c * 32 + 32, b0);
-      Store::put(d1 + c * 32, a1);
-      Store::put(d1 + c * 32 + 32, b1);
-    }
-    if (columns != even_columns) {
-      const std::byte* s0 = s + even_columns * src_pitch;
-      RegularStore::put(d0 + even_columns * 32, get(s0));
-      RegularStore::put(d1 + even_columns * 32, get(s0 + 32));
+  // Pairs of columns that are kTuning.far_bytes ahead, in this run or in the next.
+  const std::int64_t ahead =
+      std::max<std::int64_t>(2, kTuning.far_bytes / std::max<std::int64_t>(rows * 32, 1) & ~1);
+  for (std::int64_t c = 0; c < even_columns; c += 2) {
+    const std::byte* s0 = src + c * src_pitch;
+    const std::byte* s1 = s0 + src_pitch;
+    std::byte* d = dst + c * 32;
+    const std::int64_t then = c + ahead;
+    const std::byte* p0 = then + 1 < columns ? src + then * src_pitch
+                          : next != nullptr && then >= columns && then - columns + 1 < columns
+                              ? next + (then - columns) * src_pitch
+                              : s0;
+    const std::byte* p1 = p0 + src_pitch;
+    for (std::int64_t r = 0; r < even_rows; r += 2, d += 2 * dst_pitch) {
+      _mm_prefetch(reinterpret_cast<const char*>(p0 + r * 32), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(p1 + r * 32), _MM_HINT_T1);
+      const __m256i a0 = get(s0 + r * 32), a1 = get(s0 + r * 32 + 32);
+      const __m256i b0 = get(s1 + r * 32), b1 = get(s1 + r * 32 + 32);
+      Store::put(d, a0);
+      Store::put(d + 32, b0);
+      Store::put(d + dst_pitch, a1);
+      Store::put(d + dst_pitch + 32, b1);
     }
   }
   if (rows != even_rows)
     copy_rows(dst + even_rows * dst_pitch, 32, src + even_rows * 32, src_pitch, columns, 32);
+  if (columns != even_columns)
+    copy_rows(dst + even_columns * 32, dst_pitch, src + even_columns * src_pitch, 32, even_rows, 32);
 }
 
 void transpose(std::byte* dst, std::int64_t dst_pitch, const std::byte* src, std::int64_t src_pitch,
-               std::int64_t rows, std::int64_t columns, bool nontemporal) {
+               std::int64_t rows, std::int64_t columns, bool nontemporal, const std::byte* next) {
   // A line that is stored in halves that straddle two lines cannot be combined: stream only when every line
   // is whole.
   const bool aligned = to_line(dst) == 0 && dst_pitch % kLine == 0;
-  nontemporal&& aligned ? transpose_pairs<StreamingStore>(dst, dst_pitch, src, src_pitch, rows, columns)
-                        : transpose_pairs<RegularStore>(dst, dst_pitch, src, src_pitch, rows, columns);
+  nontemporal&& aligned ? transpose_pairs<StreamingStore>(dst, dst_pitch, src, src_pitch, rows, columns, next)
+                        : transpose_pairs<RegularStore>(dst, dst_pitch, src, src_pitch, rows, columns, next);
 }
 
 void fence() {

@@ -14,7 +14,7 @@ void pieces(const Piece* pieces, std::int64_t count, bool /*nontemporal*/) {
 }
 
 void transpose(std::byte* dst, std::int64_t dst_pitch, const std::byte* src, std::int64_t src_pitch,
-               std::int64_t rows, std::int64_t columns, bool /*nontemporal*/) {
+               std::int64_t rows, std::int64_t columns, bool /*nontemporal*/, const std::byte* /*next*/) {
   for (std::int64_t r = 0; r < rows; ++r) {
     copy_rows(dst + r * dst_pitch, 32, src + r * 32, src_pitch, columns, 32);
   }

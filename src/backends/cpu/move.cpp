@@ -26,7 +26,8 @@ bool use_nontemporal(std::int64_t bytes, bool streaming) noexcept {
 }
 
 void Mover::pieces(const Axis& axis, const std::byte* src, std::byte* dst, std::int64_t bytes) noexcept {
-  if (bytes < kTuning.lane_bytes) {
+  const bool alone = axis.count == 1 && bytes >= kTuning.least_piece_bytes;
+  if (bytes < kTuning.lane_bytes && !alone) {
     kernels_.rows(dst, axis.dst_step, src, axis.src_step, axis.count, bytes);
     return;
   }
@@ -44,6 +45,19 @@ void Mover::copy_nest(const Nest& nest, const std::byte* src, std::byte* dst, st
   }
 }
 
+void Mover::transpose_waiting(const std::byte* next) noexcept {
+  const auto [src, dst, tokens] = waiting_;
+  waiting_ = {};
+  if (tokens == 0) return;
+  const Nest& nest = move_.nests.front();
+  const Axis& unit = nest.loops[0];
+  const bool gathers = unit.dst_step == nest.piece;
+  gathers ? kernels_.transpose(dst, move_.dst_token_step, src, unit.src_step, tokens, unit.count,
+                               nontemporal_, next)
+          : kernels_.transpose(dst, unit.dst_step, src, move_.src_token_step, unit.count, tokens,
+                               nontemporal_, next);
+}
+
 void Mover::copy(const std::byte* src, std::byte* dst, std::int64_t tokens) noexcept {
   const Nest& nest = move_.nests.front();
   switch (move_.kind) {
@@ -56,14 +70,10 @@ void Mover::copy(const std::byte* src, std::byte* dst, std::int64_t tokens) noex
           nest, 1, src + nest.src_base, dst + nest.dst_base, [&](const std::byte* s, std::byte* d) {
             pieces(nest.loops[static_cast<std::size_t>(nest.loop_count - 1)], s, d, tokens * nest.piece);
           });
-    case MoveKind::kTranspose: {
-      const Axis& unit = nest.loops[0];
-      const bool gathers = unit.dst_step == nest.piece;
-      return gathers ? kernels_.transpose(dst + nest.dst_base, move_.dst_token_step, src + nest.src_base,
-                                          unit.src_step, tokens, unit.count, nontemporal_)
-                     : kernels_.transpose(dst + nest.dst_base, unit.dst_step, src + nest.src_base,
-                                          move_.src_token_step, unit.count, tokens, nontemporal_);
-    }
+    case MoveKind::kTranspose:
+      transpose_waiting(src + nest.src_base);
+      waiting_ = {src + nest.src_base, dst + nest.dst_base, tokens};
+      return;
     case MoveKind::kRows:
     case MoveKind::kNested:
       for (const Nest& each : move_.nests) copy_nest(each, src + each.src_base, dst + each.dst_base, tokens);

@@ -50,18 +50,25 @@ class Mover {
   Mover(const TokenMove& move, const CopyKernels& kernels, bool nontemporal) noexcept
       : move_(move), kernels_(kernels), nontemporal_(nontemporal), queue_(kernels, nontemporal) {}
 
-  // `tokens` tokens, the next one at the move's token steps.
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+  ~Mover() { transpose_waiting(nullptr); }
+
+  // `tokens` tokens, the next one at the move's token steps. Done when the mover is gone.
   void copy(const std::byte* src, std::byte* dst, std::int64_t tokens) noexcept;
   void zero(std::byte* dst, std::int64_t tokens) const noexcept;
 
  private:
   void copy_nest(const Nest& nest, const std::byte* src, std::byte* dst, std::int64_t tokens) noexcept;
   void pieces(const Axis& axis, const std::byte* src, std::byte* dst, std::int64_t bytes) noexcept;
+  // Runs the transpose that waits, if one does.
+  void transpose_waiting(const std::byte* next) noexcept;
 
   const TokenMove& move_;
   const CopyKernels& kernels_;
   const bool nontemporal_;
   PieceQueue queue_;
+  Piece waiting_{};  // a transpose, `bytes` tokens of it: it runs when the next source is known
 };
 
 }  // namespace kvferry::internal::cpu

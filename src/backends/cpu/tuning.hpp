@@ -26,11 +26,21 @@ struct Tuning {
   std::int64_t nontemporal_bytes = 32 << 20;
   std::int64_t nontemporal_streaming_bytes = 256 << 10;
 
-  // Pieces below this go through the row loop (fixed-size inlined copies), from here on through lanes.
+  // Rows at a fixed step below this go through a loop of fixed-size copies; alone, from 64 B on, they are
+  // pieces.
   std::int64_t lane_bytes = 512;
-  // 8 lanes win from 512 B to 4 KiB, 4 lanes of 4 KiB chunks up to 128 KiB, one stream above.
-  std::int64_t wide_lane_bytes = 4 << 10;
-  std::int64_t stream_bytes = 128 << 10;
+  std::int64_t least_piece_bytes = 64;
+  // Calls on more than this (the L2 of a core) are taken for cold.
+  std::int64_t cold_bytes = 1 << 20;
+  // Pieces from random places, fetched into L2 this far ahead. GB/s of one thread, against memcpy per piece,
+  // 8 lanes of 256 B and 4 KiB ahead: 128 B 12.7 (5.9, -, 8.1), 1 KiB 11.2 (5.1, 8.2, 9.7), 4 KiB 14.4
+  // (8.8, 14.0, 14.1), 32 KiB 17.1 (14.1, 14.6, 17.0). Into L1 the same is 8 to 15.
+  std::int64_t far_bytes = 16 << 10;
+  // Long pieces, and from 4 KiB on those that follow on: into L1, close by. 256 KiB random 22.0 against 17.2
+  // with the above and 16.2 of memcpy; 16 KiB in order 20.3 against 16.2.
+  std::int64_t near_bytes = 2 << 10;
+  std::int64_t large_piece_bytes = 64 << 10;
+  std::int64_t near_piece_bytes = 4 << 10;
 };
 
 inline constexpr Tuning kTuning;

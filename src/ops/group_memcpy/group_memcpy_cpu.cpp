@@ -105,20 +105,37 @@ void copy_part(const Call& call, std::int64_t pair, std::int64_t at, std::int64_
   // Addresses are numbers in the table: this is where they become pointers.
   const auto* from = reinterpret_cast<const std::byte*>(src) + at;
   auto* to = reinterpret_cast<std::byte*>(dst) + at;
-  if (bytes < cpu::kTuning.lane_bytes) {
+  if (bytes < cpu::kTuning.least_piece_bytes) {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
   } else {
     queue.push(from, to, bytes);
   }
 }
 
-// Whole pairs [begin, end) of equal small size.
-void copy_small_pairs(const Call& call, std::int64_t begin, std::int64_t end) {
-  cpu::with_fixed_size(call.plan.copy_bytes, [&](auto size) {
-    for (std::int64_t p = begin; p < end; ++p) {
-      const std::uint64_t src = call.src(p), dst = call.dst(p);
-      if (src == dst || (call.plan.skip_null && (src == 0 || dst == 0))) continue;
-      std::memcpy(reinterpret_cast<std::byte*>(dst), reinterpret_cast<const std::byte*>(src), size);
+// Whole pairs [begin, end) of equal small size. Sources of many pairs are not in any cache: their lines are
+// asked for ahead of time.
+void copy_small_pairs(const Call& call, std::int64_t begin, std::int64_t end, bool cold) {
+  constexpr std::int64_t kAhead = 16;
+  const PlanT& plan = call.plan;
+  const auto* table = static_cast<const std::byte*>(call.buffers.addr_table);
+  const std::int64_t step = plan.sources.step0;
+  const std::byte* src_at = table + plan.sources.base + begin * step;
+  const std::byte* dst_at = table + plan.destinations.base + begin * step;
+  const auto pointer = [](const std::byte* at) {
+    std::byte* p;
+    std::memcpy(&p, at, sizeof p);
+    return p;
+  };
+  cpu::with_fixed_size(plan.copy_bytes, [&](auto size) {
+    for (std::int64_t p = begin; p < end; ++p, src_at += step, dst_at += step) {
+      if (cold && p + kAhead < end) {
+        __builtin_prefetch(pointer(src_at + kAhead * step));
+        __builtin_prefetch(pointer(dst_at + kAhead * step), 1);
+      }
+      const std::byte* const src = pointer(src_at);
+      std::byte* const dst = pointer(dst_at);
+      if (src == dst || (plan.skip_null && (src == nullptr || dst == nullptr))) continue;
+      std::memcpy(dst, src, size);
     }
   });
 }
@@ -129,10 +146,12 @@ void copy_equal(const Call& call, ContextState& context, const cpu::CopyKernels&
   const std::int64_t units = inside ? call.pairs * size : call.pairs;
   const cpu::Split split = cpu::split(units, inside ? 1 : size, context.threads);
   const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
+  const bool cold = call.pairs * std::max<std::int64_t>(size, 64) >= cpu::kTuning.cold_bytes;
+  const bool small = size < (cold ? cpu::kTuning.least_piece_bytes : cpu::kTuning.lane_bytes);
   cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
     const std::int64_t begin = claim * split.units_per_claim;
     const std::int64_t end = std::min(begin + split.units_per_claim, units);
-    if (size < cpu::kTuning.lane_bytes) return copy_small_pairs(call, begin, end);
+    if (small) return copy_small_pairs(call, begin, end, cold);
     cpu::PieceQueue queue(kernels, nontemporal);
     if (!inside) {
       for (std::int64_t p = begin; p < end; ++p) copy_part(call, p, 0, size, queue);
