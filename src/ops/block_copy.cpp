@@ -253,7 +253,7 @@ class Copier {
 
   void copy_rows(const Axis& axis, const std::byte* src, std::byte* dst, std::int64_t rows,
                  std::int64_t bytes) {
-    if (bytes < cpu::kTuning.lane_bytes)
+    if (bytes < cpu::kTuning.small_row_bytes)
       return kernels_.rows(dst, axis.dst_step, src, axis.src_step, rows, bytes);
     for (std::int64_t i = 0; i < rows; ++i)
       queue_.push(src + i * axis.src_step, dst + i * axis.dst_step, bytes);

@@ -27,7 +27,7 @@ bool use_nontemporal(std::int64_t bytes, bool streaming) noexcept {
 
 void Mover::pieces(const Axis& axis, const std::byte* src, std::byte* dst, std::int64_t bytes) noexcept {
   const bool alone = axis.count == 1 && bytes >= kTuning.least_piece_bytes;
-  if (bytes < kTuning.lane_bytes && !alone) {
+  if (bytes < kTuning.small_row_bytes && !alone) {
     kernels_.rows(dst, axis.dst_step, src, axis.src_step, axis.count, bytes);
     return;
   }

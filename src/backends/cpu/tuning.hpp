@@ -28,7 +28,7 @@ struct Tuning {
 
   // Rows at a fixed step below this go through a loop of fixed-size copies; alone, from 64 B on, they are
   // pieces.
-  std::int64_t lane_bytes = 512;
+  std::int64_t small_row_bytes = 512;
   std::int64_t least_piece_bytes = 64;
   // Calls on more than this (the L2 of a core) are taken for cold.
   std::int64_t cold_bytes = 1 << 20;

@@ -89,28 +89,35 @@ class IdTable {
   IdTable(Entry* entries, int bits) : entries_(entries), bits_(bits) {}
   void clear() { std::memset(entries_, 0, sizeof(Entry) << bits_); }
 
-  // The index of `id`, or -1. No branch depends on which: hits and misses come in random order, and a wrong
-  // guess costs more than the probe.
+  // The index of `id`, or -1.
   std::int32_t find(std::int32_t id, const std::int32_t* keys) const {
-    return index(entries_[probe(id, keys)]);
+    std::size_t at = home(id);
+    while (holds_another(entries_[at], id, keys)) at = next(at);
+    return index(entries_[at]);
   }
-  // The index that `id` has, or -1 and it gets `index`.
+  // The index that `id` has, or -1 and it gets `new_index`.
   std::int32_t find_or_insert(std::int32_t id, std::int32_t new_index, const std::int32_t* keys) {
-    Entry& entry = entries_[probe(id, keys)];
-    if (entry != 0) return index(entry);
-    entry = static_cast<Entry>(new_index + 1);
+    std::size_t at = home(id);
+    for (; entries_[at] != 0; at = next(at)) {
+      if (keys[index(entries_[at])] == id) return index(entries_[at]);
+    }
+    entries_[at] = static_cast<Entry>(new_index + 1);
     return -1;
   }
 
  private:
   static std::int32_t index(Entry entry) { return static_cast<std::int32_t>(entry) - 1; }
-  std::size_t probe(std::int32_t id, const std::int32_t* keys) const {
-    const std::size_t mask = (std::size_t{1} << bits_) - 1;
-    std::size_t at = (static_cast<std::uint32_t>(id) * 0x9e3779b1U) >> (32 - bits_);
-    while ((static_cast<unsigned>(entries_[at] != 0) &
-            static_cast<unsigned>(keys[index(entries_[at])] != id)) != 0)
-      at = (at + 1) & mask;
-    return at;
+  std::size_t home(std::int32_t id) const {
+    return (static_cast<std::uint32_t>(id) * 0x9e3779b1U) >> (32 - bits_);
+  }
+  std::size_t next(std::size_t at) const { return (at + 1) & ((std::size_t{1} << bits_) - 1); }
+  static bool holds_another(Entry entry, std::int32_t id, const std::int32_t* keys) {
+    auto differs =
+        static_cast<std::uint32_t>(keys[index(entry)] ^ id) & (0 - static_cast<std::uint32_t>(entry != 0));
+    // Ids are there or not in random order. Asked one by one, "is there an entry" and "is it this one" are
+    // two coins to guess, and wrong guesses took a third of the planning.
+    asm("" : "+r"(differs));
+    return differs != 0;
   }
 
   Entry* entries_;
@@ -245,6 +252,7 @@ class Planner {
     const std::int64_t visible = s < lengths_.q ? lengths_.kv - (lengths_.q - 1 - s) : lengths_.kv;
     if (state_ < 0 || visible <= 0) return finish_row(0);
 
+    status_ = static_cast<std::byte*>(buffers_.selection_kv_block_status) + plan_.state.row(state_);
     const std::int64_t bs = plan_.block_tokens;
     num_ids_ = static_cast<std::int32_t>(ceil_div(visible, bs));
     tail_ = static_cast<std::int32_t>(visible - (num_ids_ - 1) * bs);
@@ -253,10 +261,7 @@ class Planner {
     find_residents();
     const std::int32_t tail_index = tail_ < bs ? table_.find(num_ids_ - 1, ids_) : -1;
     place(tail_index);
-    if (writes_) {
-      std::byte* const status = status_row();
-      for (std::int64_t p = n_; p < plan_.k; ++p) store_int32(status + p * plan_.state.column_step, -1);
-    }
+    for (std::int64_t p = n_; p < plan_.k; ++p) store_status(p, -1);
     const std::int64_t tokens = n_ * bs - (tail_index >= 0 ? bs - tail_ : 0);
     store_status(plan_.k, static_cast<std::int32_t>(tokens));
     finish_row(static_cast<std::int32_t>(tokens));
@@ -271,9 +276,6 @@ class Planner {
     plan_.counters.put(buffers_.counters, moved_, row_, 2);
   }
 
-  std::byte* status_row() const {
-    return static_cast<std::byte*>(buffers_.selection_kv_block_status) + plan_.state.row(state_);
-  }
   // ids_[0 .. n_): the selected ids, in order of first occurrence.
   void select() {
     const std::byte* at =
@@ -301,7 +303,7 @@ class Planner {
   // resident_[j]: the slot that holds ids_[j] and may be re-used, or kMiss.
   void find_residents() {
     std::fill_n(resident_, n_, kMiss);
-    const std::byte* at = status_row();
+    const std::byte* at = status_;
     const std::int64_t bs = plan_.block_tokens, step = plan_.state.column_step;
     const std::int64_t length = load_int32(at + plan_.k * step);
     const std::int64_t stable = (lengths_.kv - std::max<std::int64_t>(lengths_.q, 0)) / bs;  // ids below it
@@ -378,7 +380,7 @@ class Planner {
   }
 
   void store_status(std::int64_t column, std::int32_t value) {
-    if (writes_) store_int32(status_row() + column * plan_.state.column_step, value);
+    if (writes_) store_int32(status_ + column * plan_.state.column_step, value);
   }
 
   // Where the full cache holds `id`; what is wrong with its table entry, and zeros then.
@@ -456,6 +458,7 @@ class Planner {
   // Of the row.
   std::int64_t row_ = 0;
   std::int64_t state_ = 0;  // its row of status and selection table
+  std::byte* status_ = nullptr;
   std::int32_t num_ids_ = 0;
   std::int32_t tail_ = 0;
   std::int32_t n_ = 0;
