@@ -31,6 +31,7 @@ DEQUANT_GENERIC = "src/backends/cpu/dequant_generic.cpp"
 PAGED = "src/ops/paged_layout.cpp"
 LAYOUT = "src/core/layout.cpp"
 AVX2 = "src/backends/cpu/copy_avx2.cpp"
+MOVE_HPP = "src/backends/cpu/move.hpp"
 POOL = "src/backends/cpu/parallel_for.cpp"
 STREAM = "src/backends/cpu/stream.cpp"
 
@@ -52,7 +53,6 @@ MUTANTS = [
     Mutant("run of slots by its ends only", SCATTER, "while (tokens < most && plan.slot_mapping.at(buffers.slot_mapping, begin + tokens) == slot + tokens) ++tokens;", "if (plan.slot_mapping.at(buffers.slot_mapping, begin + most - 1) == slot + most - 1) tokens = most;", "scatter"),
     Mutant("32-bit slot offset", SCATTER, "cache + block * side.block_step + position", "cache + static_cast<std::int32_t>(block * side.block_step) + position", "scatter"),
     Mutant("slots of the key used for the value", SCATTER, "side, key ? plan.key_slots : plan.value_slots,", "side, plan.key_slots,", "scatter"),
-    Mutant("first repeat not found", SCATTER, "for (std::size_t i = 1; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "for (std::size_t i = 2; i < uses.size(); ++i) {\n    if (uses[i].slot == uses[i - 1].slot && (", "scatter"),
     # selection
     Mutant("selection: no refresh window", SELECTION, "const std::int64_t stable = (lengths_.kv - std::max<std::int64_t>(lengths_.q, 0)) / bs;", "const std::int64_t stable = lengths_.kv / bs;", "selection"),
     Mutant("selection: old partial block trusted", SELECTION, "static_cast<std::int32_t>(p != old_tail)", "static_cast<std::int32_t>(p != old_tail || p >= 0)", "selection"),
@@ -84,7 +84,7 @@ MUTANTS = [
     # group_memcpy
     Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),
     Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, units);", "std::min(begin + split.units_per_claim, units - 1);", "group_memcpy"),
-    Mutant("null destination not skipped", MEMCPY, "(call.plan.skip_null && (src == 0 || dst == 0))", "(call.plan.skip_null && src == 0)", "group_memcpy"),
+    Mutant("null destination not skipped", MEMCPY, "(src == nullptr || dst == nullptr)", "src == nullptr", "group_memcpy"),
     Mutant("count above the table", MEMCPY, "std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs)", "std::max<std::int64_t>(plan.count.at(buffers.count, 0), 0)", "group_memcpy"),
     Mutant("negative size skipped instead of refused", MEMCPY, "if (size < 0) return refuse(", "if (size < kInt64Min + 1) return refuse(", "group_memcpy"),
     Mutant("overlap with the next source not seen", MEMCPY, "end(*(at - 1)) > begin", "end(*(at - 1)) > begin + 1", "group_memcpy"),
@@ -124,9 +124,10 @@ MUTANTS = [
     Mutant("head stride taken as dense", PAGED, "{rows.dim(1), step(cache, head_axis), step(rows, 1)}", "{rows.dim(1), rows.dim(2), step(rows, 1)}", "gather|scatter"),
     Mutant("slot stride that matches by coincidence", LAYOUT, "return nest.loop_count == 0 ? MoveKind::kDense : MoveKind::kPlanes;", "return MoveKind::kDense;", "gather|scatter"),
     Mutant("only the source decides what is dense", LAYOUT, "if (move.src_token_step == nest.piece && move.dst_token_step == nest.piece) {", "if (move.src_token_step == nest.piece) {", "gather|scatter"),
-    Mutant("lost tail of a chunk", AVX2, "std::memcpy(group[i].dst + whole, group[i].src + whole, static_cast<std::size_t>(group[i].bytes - whole));", "(void)whole;", "gather|scatter|group_memcpy"),
-    Mutant("lost tail of a long piece", AVX2, "std::memcpy(piece.dst + at, piece.src + at, static_cast<std::size_t>(piece.bytes - at));", "", "gather|scatter|group_memcpy"),
-    Mutant("odd FRACTAL_NZ column lost", AVX2, "if (columns != even_columns) {", "if (columns > even_columns + 1) {", "gather|scatter"),
+    Mutant("bytes behind the last line lost", AVX2, "if (left > 0) std::memcpy(dst, src, static_cast<std::size_t>(left));", "", "gather_pa|scatter|group"),
+    Mutant("lines behind the last step lost", AVX2, "dst += kLine, src += kLine) copy_line<Store>(dst, src);", "dst += kLine, src += kLine) {}", "gather_pa|scatter|group"),
+    Mutant("odd FRACTAL_NZ column lost", AVX2, "if (columns != even_columns)", "if (columns < even_columns)", "gather_pa|scatter"),
+    Mutant("last FRACTAL_NZ run lost", MOVE_HPP, "~Mover() { transpose_waiting(nullptr); }", "", "gather_pa|scatter"),
     Mutant("streaming store on a half line", AVX2, "const bool aligned = to_line(dst) == 0 && dst_pitch % kLine == 0;", "const bool aligned = true;", "gather|scatter"),
     # threads and streams
     Mutant("last claim lost", POOL, "return {ceil_div(units, units_per_claim), units_per_claim, bytes};", "return {units / units_per_claim, units_per_claim, bytes};", "gather|scatter|group_memcpy"),
