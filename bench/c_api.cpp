@@ -4,12 +4,11 @@
 // what is wrong.
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <new>
 #include <string>
 
 #include "bench/problem.hpp"
+#include "harness/waiting.hpp"
 
 namespace {
 
@@ -24,18 +23,6 @@ const char* say(std::string text) {
 
 Problem* as_problem(void* handle) {
   return static_cast<Problem*>(handle);
-}
-
-// Nanoseconds that threads of this process have waited for a processor.
-std::int64_t nanoseconds_waited() {
-  std::int64_t sum = 0;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::ifstream file(task.path() / "schedstat");
-    std::int64_t ran = 0, waited = 0;
-    if (file >> ran >> waited) sum += waited;
-  }
-  return sum;
 }
 
 }  // namespace
@@ -93,7 +80,7 @@ std::int64_t kvferry_bench_run(void* problem, std::int32_t contender, std::int64
       .count();
 }
 std::int64_t kvferry_bench_waited() {
-  return nanoseconds_waited();
+  return kvferry::harness::nanoseconds_waited();
 }
 
 }  // extern "C"

@@ -9,12 +9,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "harness/harness.hpp"
 #include "harness/random.hpp"
+#include "harness/waiting.hpp"
 
 namespace kvferry::harness {
 namespace {
@@ -23,19 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Nanoseconds that threads of this process have waited for a processor; 0 where the kernel does not tell.
-std::int64_t nanoseconds_waited() {
-  std::int64_t sum = 0;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::ifstream file(task.path() / "schedstat");
-    std::int64_t ran = 0;
-    std::int64_t waited = 0;
-    if (file >> ran >> waited) sum += waited;
-  }
-  return sum;
 }
 
 struct Contestant {

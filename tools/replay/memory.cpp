@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #endif
 
 #include "backends/cpu/parallel_for.hpp"
+#include "harness/waiting.hpp"
 #include "tools/replay/numbers.hpp"
 
 namespace kvferry::replay {
@@ -32,18 +32,6 @@ std::int64_t kilobytes(const char* path, const std::string& key) {
     if (word == key && file >> value) return value * 1024;
   }
   return -1;
-}
-
-// Nanoseconds that threads of this process have waited for a processor; 0 where the kernel does not tell.
-std::int64_t nanoseconds_waited() {
-  std::int64_t sum = 0;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::ifstream file(task.path() / "schedstat");
-    std::int64_t ran = 0, waited = 0;
-    if (file >> ran >> waited) sum += waited;
-  }
-  return sum;
 }
 
 #if defined(__x86_64__)
@@ -127,7 +115,7 @@ Result<double> measure_copy_limit(const Context& context) {
   // A sample counts if no thread waited for a processor. On a machine that is never quiet all of them do.
   std::vector<double> quiet, all;
   while (quiet.size() < kSamples && all.size() < kMostTries) {
-    const std::int64_t waited = nanoseconds_waited();
+    const std::int64_t waited = harness::nanoseconds_waited();
     const auto start = std::chrono::steady_clock::now();
     internal::cpu::parallel_for(context.state(), kBytes / kPiece, [&](std::int64_t piece) {
       std::byte* to = dst->data() + piece * kPiece;
@@ -135,7 +123,8 @@ Result<double> measure_copy_limit(const Context& context) {
       stream ? stream_copy(to, from, kPiece) : static_cast<void>(std::memcpy(to, from, usize(kPiece)));
     });
     all.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    if (static_cast<double>(nanoseconds_waited() - waited) < 0.02e9 * all.back()) quiet.push_back(all.back());
+    if (static_cast<double>(harness::nanoseconds_waited() - waited) < 0.02e9 * all.back())
+      quiet.push_back(all.back());
   }
   std::vector<double>& samples = quiet.size() >= kSamples / 2 ? quiet : all;
   const auto median = samples.begin() + std::ssize(samples) / 2;
