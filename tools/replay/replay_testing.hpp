@@ -11,7 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -95,10 +94,15 @@ inline nlohmann::json embedded_report(const std::string& page) {
 // Values of an attribute in elements of this data-name, in order.
 inline std::vector<std::string> data_attributes(const std::string& page, const std::string& name,
                                                 const std::string& attribute) {
-  const std::regex element("data-name=\"" + name + "\"[^>]* ?" + attribute + "=\"([^\"]*)\"");
   std::vector<std::string> values;
-  for (std::sregex_iterator it(page.begin(), page.end(), element), end; it != end; ++it)
-    values.push_back((*it)[1]);
+  const std::string wanted = "data-name=\"" + name + "\"", start = " " + attribute + "=\"";
+  for (std::size_t at = page.find(wanted); at != std::string::npos; at = page.find(wanted, at + 1)) {
+    const std::string element = page.substr(at, page.find('>', at) - at);
+    const std::size_t from = element.find(start);
+    if (from == std::string::npos) continue;
+    const std::size_t begin = from + start.size();
+    values.push_back(element.substr(begin, element.find('"', begin) - begin));
+  }
   return values;
 }
 
