@@ -3,6 +3,8 @@
 // Files of JSON objects, one a line. Every error names file, line and what was expected.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -32,9 +34,8 @@ class LineReader {
       const nlohmann::json& value = array[i];
       // The name is only made for a message: a file has hundreds of thousands of these.
       const bool fits = value.is_number_unsigned() && std::cmp_less_equal(value.get<std::uint64_t>(), most);
-      out.push_back(static_cast<T>(fits
-                                       ? value.get<std::int64_t>()
-                                       : integer(value, key + ("[" + std::to_string(i) + "]"), least, most)));
+      out.push_back(static_cast<T>(fits ? value.get<std::int64_t>()
+                                        : integer(value, fmt::format("{}[{}]", key, i), least, most)));
     }
   }
 

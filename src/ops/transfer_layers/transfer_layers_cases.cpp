@@ -254,7 +254,8 @@ Case transfer_layers_random_case(std::uint64_t seed) {
   made.set("policy", random.pick(std::vector<std::string>{"default", "report", "reject"}));
   if (some(2)) {
     std::string layouts = random_layout(random, 4);
-    for (std::int64_t i = random.between(0, 2); i > 0; --i) layouts += ";" + random_layout(random, 4);
+    for (std::int64_t i = random.between(0, 2); i > 0; --i)
+      layouts += fmt::format(";{}", random_layout(random, 4));
     made.set("kc", layouts);
     if (values && some(2)) made.set("vc", random_layout(random, 4));
   }
