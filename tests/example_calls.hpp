@@ -286,7 +286,7 @@ struct BlocksExample {
 struct TransferLayersExample {
   explicit TransferLayersExample(std::int64_t slot_bytes = 48, std::int64_t count = 4)
       : block_bytes(2 * slot_bytes), entries(count) {
-    memory.resize(static_cast<std::size_t>(3 * 2 * entries * block_bytes));
+    memory.resize(static_cast<std::size_t>(6 * entries * block_bytes));
     std::iota(memory.begin(), memory.end(), std::uint8_t{5});
     chunk.assign(memory.size() / 2, 77);
     for (std::int64_t i = 0; i < entries; ++i) ids.push_back(2 * (entries - 1 - i));

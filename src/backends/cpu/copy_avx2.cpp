@@ -65,8 +65,11 @@ inline std::int64_t to_line(const std::byte* p) {
   return static_cast<std::int64_t>((0 - reinterpret_cast<std::uintptr_t>(p)) & (kLine - 1));
 }
 
+// Localities of __builtin_prefetch: PREFETCHNTA and PREFETCHT1.
+constexpr int kIntoL1 = 0, kIntoL2 = 2;
+
 // A cursor that prefetches in front of the copy, across the borders of pieces.
-template <_mm_hint kHint>
+template <int kLocality>
 class Ahead {
  public:
   Ahead(const Piece* pieces, std::int64_t count, std::int64_t bytes) : piece_(pieces), end_(pieces + count) {
@@ -76,7 +79,7 @@ class Ahead {
   void step() {
     if (piece_ == end_) return;
     const std::int64_t stop = std::min(at_ + kStep, piece_->bytes);
-    for (; at_ < stop; at_ += kLine) _mm_prefetch(reinterpret_cast<const char*>(piece_->src + at_), kHint);
+    for (; at_ < stop; at_ += kLine) __builtin_prefetch(piece_->src + at_, 0, kLocality);
     if (at_ < piece_->bytes) return;
     ++piece_;
     at_ = 0;
@@ -89,9 +92,9 @@ class Ahead {
 };
 
 // All pieces as one stream of whole destination lines.
-template <class Store, _mm_hint kHint>
+template <class Store, int kLocality>
 KVFERRY_AVX2 void copy_stream(const Piece* pieces, std::int64_t count, std::int64_t ahead_bytes) {
-  Ahead<kHint> ahead(pieces, count, ahead_bytes);
+  Ahead<kLocality> ahead(pieces, count, ahead_bytes);
   for (const Piece* piece = pieces; piece != pieces + count; ++piece) {
     std::byte* dst = piece->dst;
     const std::byte* src = piece->src;
@@ -125,9 +128,9 @@ void copy_pieces(const Piece* pieces, std::int64_t count) {
     std::int64_t n = 1;
     while (n < count && (pieces[n].bytes >= kTuning.large_piece_bytes) == large) ++n;
     if (large || (pieces->bytes >= kTuning.near_piece_bytes && follow_on(pieces, n))) {
-      copy_stream<Store, _MM_HINT_NTA>(pieces, n, kTuning.near_bytes);
+      copy_stream<Store, kIntoL1>(pieces, n, kTuning.near_bytes);
     } else {
-      copy_stream<Store, _MM_HINT_T1>(pieces, n, kTuning.far_bytes);
+      copy_stream<Store, kIntoL2>(pieces, n, kTuning.far_bytes);
     }
     pieces += n;
     count -= n;
@@ -159,8 +162,8 @@ KVFERRY_AVX2 void transpose_pairs(std::byte* dst, std::int64_t dst_pitch, const 
                               : s0;
     const std::byte* p1 = p0 + src_pitch;
     for (std::int64_t r = 0; r < even_rows; r += 2, d += 2 * dst_pitch) {
-      _mm_prefetch(reinterpret_cast<const char*>(p0 + r * 32), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(p1 + r * 32), _MM_HINT_T1);
+      __builtin_prefetch(p0 + r * 32, 0, kIntoL2);
+      __builtin_prefetch(p1 + r * 32, 0, kIntoL2);
       const __m256i a0 = get(s0 + r * 32), a1 = get(s0 + r * 32 + 32);
       const __m256i b0 = get(s1 + r * 32), b1 = get(s1 + r * 32 + 32);
       Store::put(d, a0);
