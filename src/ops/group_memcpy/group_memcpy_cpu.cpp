@@ -146,7 +146,8 @@ void copy_equal(const Call& call, ContextState& context, const cpu::CopyKernels&
   const std::int64_t units = inside ? call.pairs * size : call.pairs;
   const cpu::Split split = cpu::split(units, inside ? 1 : size, context.threads);
   const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
-  const bool cold = call.pairs * std::max<std::int64_t>(size, 64) >= cpu::kTuning.cold_bytes;
+  const Checked touched = Checked(call.pairs) * std::max<std::int64_t>(size, 64);  // whole lines
+  const bool cold = touched.overflow || touched.value >= cpu::kTuning.cold_bytes;
   const bool small = size < (cold ? cpu::kTuning.least_piece_bytes : cpu::kTuning.small_row_bytes);
   cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
     const std::int64_t begin = claim * split.units_per_claim;
