@@ -308,7 +308,6 @@ def machine():
         "cpu": first("/proc/cpuinfo", "model name"),
         "processors": len(os.sched_getaffinity(0)),
         "memory": first("/proc/meminfo", "MemTotal"),
-        "kernel": platform.release(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__ if torch else None,
