@@ -26,7 +26,7 @@ except ImportError:
     torch = None
 
 
-class Library:
+class Native:
     def __init__(self, path):
         lib = ctypes.CDLL(path)
         for name, result, arguments in (
@@ -70,25 +70,25 @@ def python_contender(name, call):
 
 
 class Problem:
-    def __init__(self, library, spec):
-        self.library, self.spec = library, spec
-        self.handle = library.make(spec.encode())
+    def __init__(self, native, spec):
+        self.native, self.spec = native, spec
+        self.handle = native.make(spec.encode())
         if not self.handle:
-            raise SystemExit(f"{spec}: {library.error().decode()}")
-        self.bytes, self.rounds = library.bytes(self.handle), library.rounds(self.handle)
-        self.arrays = dict(self.array(line) for line in library.arrays(self.handle).decode().splitlines())
+            raise SystemExit(f"{spec}: {native.error().decode()}")
+        self.bytes, self.rounds = native.bytes(self.handle), native.rounds(self.handle)
+        self.arrays = dict(self.array(line) for line in native.arrays(self.handle).decode().splitlines())
         self.threads = int(dict(item.split("=") for item in spec.partition(":")[2].split(",")).get("threads", 1))
         self.contenders = []
-        for i, name in enumerate(library.contenders(self.handle).decode().split()):
-            wrong = library.verify(self.handle, i).decode()
+        for i, name in enumerate(native.contenders(self.handle).decode().split()):
+            wrong = native.verify(self.handle, i).decode()
             if wrong:
                 raise SystemExit(f"{spec}: {name}: {wrong}")
             self.contenders.append(
-                Contender(name, lambda first, calls, i=i: library.run(self.handle, i, first, calls)))
+                Contender(name, lambda first, calls, i=i: native.run(self.handle, i, first, calls)))
         self.contenders += self.others()
 
     def close(self):
-        self.library.free(self.handle)
+        self.native.free(self.handle)
 
     @staticmethod
     def array(line):
@@ -149,7 +149,7 @@ class Problem:
 
             result.append(python_contender("torch", torch_call))
         for contender in result:
-            self.library.run(self.handle, 0, 0, 1)
+            self.native.run(self.handle, 0, 0, 1)
             right = [rows.copy() for _, rows in sides]
             for _, rows in sides:
                 rows[:] = 0
@@ -220,7 +220,7 @@ class Problem:
 
 
 def measure(problem, samples, seed):
-    library = problem.library
+    native = problem.native
     for contender in problem.contenders:
         spent = contender.sample()
         while spent * contender.calls < 2e6 or problem.bytes * contender.calls < 32e6:
@@ -236,9 +236,9 @@ def measure(problem, samples, seed):
             break
         order.shuffle(waiting)
         for contender in waiting:
-            before = library.waited()
+            before = native.waited()
             spent = contender.sample()
-            if library.waited() - before > 0.02 * spent * contender.calls:
+            if native.waited() - before > 0.02 * spent * contender.calls:
                 contender.disturbed += 1
             else:
                 contender.samples.append(spent)
@@ -341,14 +341,14 @@ def chart(rows, path):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", help="libkvferry_bench.so of a release build")
+    parser.add_argument("shared_object", help="libkvferry_bench.so of a release build")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", help="write the numbers here")
     parser.add_argument("--svg", help="and a chart here")
     options = parser.parse_args()
-    library = Library(options.library)
+    native = Native(options.shared_object)
     with open(os.path.join(here, "targets.json"), encoding="utf-8") as file:
         rows = [row for row in json.load(file)["rows"] if options.only in row["name"]]
     if not rows:
@@ -360,7 +360,7 @@ def main():
     done, results, met, missed = {}, [], 0, 0
     print(f"{'row':<48} {'':<22} {'target':>9} {'measured':>9} {'spread':>15}")
     for row in rows:
-        problem = Problem(library, row["problem"])
+        problem = Problem(native, row["problem"])
         times = measure(problem, options.samples, options.seed)
         problem.close()
         done[row["name"]] = times
