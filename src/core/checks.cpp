@@ -19,7 +19,8 @@ class OverlapSearch {
  public:
   void add(std::int64_t stride, std::int64_t count) {
     const Int128 size = stride < 0 ? -Int128{stride} : Int128{stride};  // a sign only mirrors the axis
-    int i = n_++;                                                       // largest stride first
+    // Largest stride first.
+    int i = n_++;
     for (; i > 0 && axes_[at(i - 1)].stride < size; --i) axes_[at(i)] = axes_[at(i - 1)];
     axes_[at(i)] = {size, count - 1};
   }

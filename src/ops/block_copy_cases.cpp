@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/block_copy_oracle.hpp"
 
@@ -43,12 +44,6 @@ constexpr std::array kKeys = {
     KeyHelp{"ml", "layout of mapping"},
     KeyHelp{"break", "break one rule of plan(), see block_copy_breakers() and each operator's own"},
 };
-
-constexpr std::array<std::pair<const char*, IndexPolicy>, 3> kPolicies = {{
-    {"default", IndexPolicy::kDefault},
-    {"report", IndexPolicy::kReport},
-    {"reject", IndexPolicy::kReject},
-}};
 
 constexpr std::int64_t kAny = std::int64_t{1} << 40;
 
@@ -208,19 +203,12 @@ std::unique_ptr<Instance> make_block_copy(const BlockCopyFront& front, const Cas
     instance.store(tensor, Shape{*oracle.count});
     call->count = instance.view(tensor);
   }
-  call->policy = from.choice<IndexPolicy>("policy", kPolicies, IndexPolicy::kDefault);
+  call->policy = from.choice<IndexPolicy>("policy", kIndexPolicies, IndexPolicy::kDefault);
   for (const std::size_t tensor : sources) call->src.push_back(instance.view(tensor));
   for (const std::size_t tensor : destinations) call->dst.push_back(instance.view(tensor));
 
   instance.seal();
-  const std::string broken = from.text("break", "");
-  if (!broken.empty()) {
-    const std::vector<BlockCopyBreaker> rules = breakers_of(front);
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
-    instance.expect.code = rule->code;
-    rule->apply(*call, instance.expect.words);
+  if (break_rule(from, breakers_of(front), *call, instance)) {
     for (std::string& word : instance.expect.words) {
       if (word.starts_with('[')) word.insert(0, front.one_pool ? "caches" : "dst");
     }
@@ -314,12 +302,7 @@ Case block_copy_random_case(const BlockCopyFront& front, std::uint64_t seed) {
     if (some(2)) made.set("crank", 1);
   }
   if (some(3)) made.set("ml", random_layout(random, 2));
-  made.set("guard", random.pick(std::vector<std::string>{"canary", "canary", "before", "after"}));
-  if (some(2)) {
-    Shape aligns;
-    for (int i = 0; i < 5; ++i) aligns.push_back(random.between(0, 63));
-    made.set("align", print_integers(aligns));
-  }
+  set_random_memory(made, random, 5);
   if (some(4)) made.set("streaming", 1);
   if (some(4)) made.set("bound", 0);
   made.set("seed", static_cast<std::int64_t>(seed));

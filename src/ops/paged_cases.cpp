@@ -14,12 +14,6 @@
 namespace kvferry::harness {
 namespace {
 
-constexpr std::array<std::pair<const char*, IndexPolicy>, 3> kPolicies = {{
-    {"default", IndexPolicy::kDefault},
-    {"report", IndexPolicy::kReport},
-    {"reject", IndexPolicy::kReject},
-}};
-
 std::int64_t clamp_to_any(Int128 value) {
   return static_cast<std::int64_t>(std::clamp<Int128>(value, 0, kAnySize));
 }
@@ -60,10 +54,6 @@ std::int64_t read_lengths(ReadsCase& lengths, const Case& from, std::int64_t blo
 }
 
 }  // namespace
-
-std::span<const std::pair<const char*, IndexPolicy>> index_policies() {
-  return kPolicies;
-}
 
 ReadsCase read_reads(const Case& from, std::int64_t block_size, Random& random) {
   ReadsCase reads;

@@ -19,8 +19,6 @@ using Shape = std::vector<std::int64_t>;
 
 inline constexpr std::int64_t kAnySize = std::int64_t{1} << 40;
 
-std::span<const std::pair<const char*, IndexPolicy>> index_policies();
-
 // The keys b, lens, cumsum, base, sums, offset, n, extra and w.
 struct ReadsCase {
   bool cumsum = false;

@@ -9,6 +9,7 @@
 #include <array>
 #include <memory>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/gather_dequant/gather_dequant_oracle.hpp"
 #include "ops/gather_dequant/gather_dequant_plan.hpp"
@@ -75,21 +76,6 @@ void fill_rows(const Case& from, const Array& cache, bool sparse, Random& random
   }
 }
 
-// Args must outlive the calls that the instance makes with them.
-void connect(Instance& instance, const std::shared_ptr<const GatherDequantArgs>& args) {
-  instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
-  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
-                        const Context& context) {
-    GatherDequantBuffers pointers = buffers(*args);
-    pointers.workspace = workspace;
-    pointers.error_record = record;
-    return kvferry::run(plan, pointers, context);
-  };
-  instance.call = [args](ErrorRecord* record, const Context& context) {
-    return gather_dequant(*args, context, record);
-  };
-}
-
 std::unique_ptr<Instance> make_gather_dequant(const Case& from) {
   auto made = std::make_unique<Instance>(from);
   Instance& instance = *made;
@@ -97,7 +83,7 @@ std::unique_ptr<Instance> make_gather_dequant(const Case& from) {
 
   const DType type = from.choice<DType>("dtype", kCacheTypes, DType::kUInt8);
   const DType index_type = from.choice<DType>("idx", index_types(), DType::kInt32);
-  const IndexPolicy policy = from.choice<IndexPolicy>("policy", index_policies(), IndexPolicy::kDefault);
+  const IndexPolicy policy = from.choice<IndexPolicy>("policy", kIndexPolicies, IndexPolicy::kDefault);
   const std::int64_t bs = from.integer("bs", 4, 1, kAnySize);
   const ReadsCase reads = read_reads(from, bs, random);
   const std::int64_t room = std::max<std::int64_t>((std::int64_t{64} << 20) / 656 / bs, 1);
@@ -123,15 +109,8 @@ std::unique_ptr<Instance> make_gather_dequant(const Case& from) {
   args->index_policy = policy;
 
   instance.seal();
-  const std::string broken = from.text("break", "");
-  if (!broken.empty()) {
-    const auto rules = gather_dequant_breakers();
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
-    instance.expect.code = rule->code;
-    rule->apply(*args, instance.expect.words);
-    connect(instance, args);
+  if (break_rule(from, gather_dequant_breakers(), *args, instance)) {
+    connect<gather_dequant>(instance, args);
     return made;
   }
 
@@ -151,14 +130,8 @@ std::unique_ptr<Instance> make_gather_dequant(const Case& from) {
   for (const std::int64_t row : oracle.contested) {
     for (std::int64_t j = 0; j < 576; ++j) instance.leave_open(out, rows.at({row, j}), rows.item);
   }
-  connect(instance, args);
+  connect<gather_dequant>(instance, args);
   return made;
-}
-
-std::vector<std::string> implementation_names() {
-  std::vector<std::string> names;
-  for (const auto& implementation : internal::gather_dequant_cpu()) names.emplace_back(implementation.name);
-  return names;
 }
 
 }  // namespace
@@ -172,7 +145,7 @@ const OperatorInfo& gather_dequant_info() {
       gather_dequant_registered_cases(),
       make_gather_dequant,
       gather_dequant_random_case,
-      implementation_names,
+      implementation_names<internal::gather_dequant_cpu>,
   };
   return info;
 }
@@ -195,12 +168,7 @@ Case gather_dequant_random_case(std::uint64_t seed) {
                                                        "neg0+neg1+off64", "one"}));
     made.set("o", random_layout(random, 2));
   }
-  made.set("guard", random.pick(std::vector<std::string>{"canary", "canary", "before", "after"}));
-  if (some(2)) {
-    Shape aligns;
-    for (int i = 0; i < 5; ++i) aligns.push_back(random.between(0, 63));
-    made.set("align", print_integers(aligns));
-  }
+  set_random_memory(made, random, 5);
   if (some(4)) made.set("streaming", 1);
   if (some(4)) made.set("bound", 0);
   made.set("seed", static_cast<std::int64_t>(seed));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/gather_pa_kv_cache/gather_pa_kv_cache_oracle.hpp"
 #include "ops/gather_pa_kv_cache/gather_pa_kv_cache_plan.hpp"
@@ -57,21 +58,6 @@ constexpr std::array kKeys = {
 };
 
 constexpr std::array<std::pair<const char*, bool>, 2> kModes = {{{"nd", false}, {"nz", true}}};
-// Args must outlive the calls that the instance makes with them.
-void connect(Instance& instance, const std::shared_ptr<const GatherPaKvCacheArgs>& args) {
-  instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
-  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
-                        const Context& context) {
-    GatherPaKvCacheBuffers pointers = buffers(*args);
-    pointers.workspace = workspace;
-    pointers.error_record = record;
-    return kvferry::run(plan, pointers, context);
-  };
-  instance.call = [args](ErrorRecord* record, const Context& context) {
-    return gather_pa_kv_cache(*args, context, record);
-  };
-}
-
 std::unique_ptr<Instance> make_gather(const Case& from) {
   auto made = std::make_unique<Instance>(from);
   Instance& instance = *made;
@@ -81,7 +67,7 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
   const DType key_type = from.choice<DType>("dtype", data_types(), DType::kFloat16);
   const DType value_type = from.choice<DType>("vdtype", data_types(), key_type);
   const DType index_type = from.choice<DType>("idx", index_types(), DType::kInt32);
-  const IndexPolicy policy = from.choice<IndexPolicy>("policy", index_policies(), IndexPolicy::kDefault);
+  const IndexPolicy policy = from.choice<IndexPolicy>("policy", kIndexPolicies, IndexPolicy::kDefault);
   const std::int64_t bs = from.integer("bs", 4, 1, kAnySize);
   const std::int64_t h = from.integer("h", 2, 0, kAnySize);
   const std::int64_t hv = from.integer("hv", h, 0, kAnySize);
@@ -133,15 +119,8 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
   args->index_policy = policy;
 
   instance.seal();
-  const std::string broken = from.text("break", "");
-  if (!broken.empty()) {
-    const auto rules = gather_breakers();
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
-    instance.expect.code = rule->code;
-    rule->apply(*args, instance.expect.words);
-    connect(instance, args);
+  if (break_rule(from, gather_breakers(), *args, instance)) {
+    connect<gather_pa_kv_cache>(instance, args);
     return made;
   }
 
@@ -177,15 +156,8 @@ std::unique_ptr<Instance> make_gather(const Case& from) {
     open(outputs.first);
     open(outputs.second);
   }
-  connect(instance, args);
+  connect<gather_pa_kv_cache>(instance, args);
   return made;
-}
-
-std::vector<std::string> implementation_names() {
-  std::vector<std::string> names;
-  for (const auto& implementation : internal::gather_pa_kv_cache_cpu())
-    names.emplace_back(implementation.name);
-  return names;
 }
 
 }  // namespace
@@ -199,7 +171,7 @@ const OperatorInfo& gather_pa_kv_cache_info() {
       gather_registered_cases(),
       make_gather,
       gather_random_case,
-      implementation_names,
+      implementation_names<internal::gather_pa_kv_cache_cpu>,
   };
   return info;
 }
@@ -250,12 +222,7 @@ Case gather_random_case(std::uint64_t seed) {
     if (made.has("cat_cache") && some(2)) made.set("kc", random_layout(random, 4));
     if (some(2)) made.set("cat_out", random.between(0, nz ? 1 : 2));
   }
-  made.set("guard", random.pick(std::vector<std::string>{"canary", "canary", "before", "after"}));
-  if (some(2)) {
-    Shape aligns;
-    for (int i = 0; i < 7; ++i) aligns.push_back(random.between(0, 63));
-    made.set("align", print_integers(aligns));
-  }
+  set_random_memory(made, random, 7);
   if (some(4)) made.set("streaming", 1);
   if (some(4)) made.set("bound", 0);
   made.set("seed", static_cast<std::int64_t>(seed));

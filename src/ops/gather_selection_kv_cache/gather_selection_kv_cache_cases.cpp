@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/gather_selection_kv_cache/gather_selection_kv_cache_oracle.hpp"
 #include "ops/gather_selection_kv_cache/gather_selection_kv_cache_plan.hpp"
@@ -96,12 +97,6 @@ enum class Parts { kRun, kSplit, kLayers };
 constexpr std::array<std::pair<const char*, Parts>, 3> kParts = {
     {{"run", Parts::kRun}, {"split", Parts::kSplit}, {"layers", Parts::kLayers}}};
 constexpr std::array<std::pair<const char*, bool>, 2> kForms = {{{"bsnd", false}, {"tnd", true}}};
-constexpr std::array<std::pair<const char*, IndexPolicy>, 3> kPolicies = {{
-    {"default", IndexPolicy::kDefault},
-    {"report", IndexPolicy::kReport},
-    {"reject", IndexPolicy::kReject},
-}};
-
 constexpr std::int64_t kAny = std::int64_t{1} << 40;
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kInt32Min = std::numeric_limits<std::int32_t>::min();
@@ -574,7 +569,7 @@ std::shared_ptr<GatherSelectionKvCacheArgs> Maker::make_args() const {
   args->q_len_mode = problem_.q_mode == QMode::kCounts ? QLenMode::kCounts
                      : problem_.q_mode == QMode::kSums ? QLenMode::kPrefixSum
                                                        : QLenMode::kAllRows;
-  args->index_policy = from_.choice<IndexPolicy>("policy", kPolicies, IndexPolicy::kDefault);
+  args->index_policy = from_.choice<IndexPolicy>("policy", kIndexPolicies, IndexPolicy::kDefault);
   return args;
 }
 
@@ -644,14 +639,7 @@ void Maker::make() {
   disturb();
   auto args = make_args();
   instance_.seal();
-  const std::string broken = from_.text("break", "");
-  if (!broken.empty()) {
-    const auto rules = selection_breakers();
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from_.fail("break", fmt::format("no rule '{}'", broken));
-    instance_.expect.code = rule->code;
-    rule->apply(*args, instance_.expect.words);
+  if (break_rule(from_, selection_breakers(), *args, instance_)) {
     connect(args);
     return;
   }
@@ -671,13 +659,6 @@ std::unique_ptr<Instance> make_selection(const Case& from) {
   return made;
 }
 
-std::vector<std::string> implementation_names() {
-  std::vector<std::string> names;
-  for (const auto& implementation : internal::gather_selection_kv_cache_cpu())
-    names.emplace_back(implementation.name);
-  return names;
-}
-
 }  // namespace
 
 const OperatorInfo& gather_selection_kv_cache_info() {
@@ -689,7 +670,7 @@ const OperatorInfo& gather_selection_kv_cache_info() {
       selection_registered_cases(),
       make_selection,
       selection_random_case,
-      implementation_names,
+      implementation_names<internal::gather_selection_kv_cache_cpu>,
   };
   return info;
 }
@@ -814,12 +795,7 @@ Case selection_random_case(std::uint64_t seed) {
     made.set("cl", random_layout(random, 2));
     made.set("fl", random_layout(random, 1));
   }
-  made.set("guard", pick({"canary", "canary", "before", "after"}));
-  if (some(2)) {
-    Shape aligns;
-    for (int i = 0; i < 5; ++i) aligns.push_back(random.between(0, 63));
-    made.set("align", print_integers(aligns));
-  }
+  set_random_memory(made, random, 5);
   if (some(4)) made.set("streaming", 1);
   if (some(4)) made.set("bound", 0);
   made.set("seed", static_cast<std::int64_t>(seed));

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <utility>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/group_memcpy/group_memcpy_oracle.hpp"
 #include "ops/group_memcpy/group_memcpy_plan.hpp"
@@ -223,14 +224,7 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   args->checked = oracle.checked = from.flag("checked", false);
 
   instance.seal();
-  const std::string broken = from.text("break", "");
-  if (!broken.empty()) {
-    const auto rules = group_memcpy_breakers();
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
-    instance.expect.code = rule->code;
-    rule->apply(*args, instance.expect.words);
+  if (break_rule(from, group_memcpy_breakers(), *args, instance)) {
     connect(instance, args);
     return made;
   }
@@ -253,12 +247,6 @@ std::unique_ptr<Instance> make_group_memcpy(const Case& from) {
   return made;
 }
 
-std::vector<std::string> implementation_names() {
-  std::vector<std::string> names;
-  for (const auto& implementation : internal::group_memcpy_cpu()) names.emplace_back(implementation.name);
-  return names;
-}
-
 }  // namespace
 
 const OperatorInfo& group_memcpy_info() {
@@ -270,7 +258,7 @@ const OperatorInfo& group_memcpy_info() {
       group_memcpy_registered_cases(),
       make_group_memcpy,
       group_memcpy_random_case,
-      implementation_names,
+      implementation_names<internal::group_memcpy_cpu>,
   };
   return info;
 }

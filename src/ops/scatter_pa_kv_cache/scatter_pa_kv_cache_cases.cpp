@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/registry.hpp"
 #include "ops/scatter_pa_kv_cache/scatter_pa_kv_cache_oracle.hpp"
@@ -54,12 +55,6 @@ constexpr std::array kKeys = {
 enum class Mode { kNd, kNhsd, kNct, kNz4, kNz5 };
 constexpr std::array<std::pair<const char*, Mode>, 5> kModes = {
     {{"nd", Mode::kNd}, {"nhsd", Mode::kNhsd}, {"nct", Mode::kNct}, {"nz", Mode::kNz4}, {"nz5", Mode::kNz5}}};
-constexpr std::array<std::pair<const char*, IndexPolicy>, 3> kPolicies = {{
-    {"default", IndexPolicy::kDefault},
-    {"report", IndexPolicy::kReport},
-    {"reject", IndexPolicy::kReject},
-}};
-
 constexpr std::int64_t kAny = std::int64_t{1} << 40;
 
 using Shape = std::vector<std::int64_t>;
@@ -144,20 +139,6 @@ Shape make_slots(const Case& from, std::int64_t tokens, std::int64_t room, Rando
   return slots;
 }
 
-void connect(Instance& instance, const std::shared_ptr<const ScatterPaKvCacheArgs>& args) {
-  instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
-  instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
-                        const Context& context) {
-    ScatterPaKvCacheBuffers pointers = buffers(*args);
-    pointers.workspace = workspace;
-    pointers.error_record = record;
-    return kvferry::run(plan, pointers, context);
-  };
-  instance.call = [args](ErrorRecord* record, const Context& context) {
-    return scatter_pa_kv_cache(*args, context, record);
-  };
-}
-
 std::unique_ptr<Instance> make_scatter(const Case& from) {
   auto made = std::make_unique<Instance>(from);
   Instance& instance = *made;
@@ -166,7 +147,7 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   const Mode mode = from.choice<Mode>("mode", kModes, Mode::kNd);
   const DType key_type = from.choice<DType>("dtype", data_types(), DType::kFloat16);
   const DType index_type = from.choice<DType>("idx", index_types(), DType::kInt32);
-  const IndexPolicy policy = from.choice<IndexPolicy>("policy", kPolicies, IndexPolicy::kDefault);
+  const IndexPolicy policy = from.choice<IndexPolicy>("policy", kIndexPolicies, IndexPolicy::kDefault);
   const std::string absent = from.text("value", "both");
   if (absent != "both" && absent != "none" && absent != "rank0" && absent != "empty") {
     from.fail("value", fmt::format("'{}' is none of: both, none, rank0, empty", absent));
@@ -252,15 +233,8 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   args->index_policy = policy;
 
   instance.seal();
-  const std::string broken = from.text("break", "");
-  if (!broken.empty()) {
-    const auto rules = scatter_breakers();
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
-    instance.expect.code = rule->code;
-    rule->apply(*args, instance.expect.words);
-    connect(instance, args);
+  if (break_rule(from, scatter_breakers(), *args, instance)) {
+    connect<scatter_pa_kv_cache>(instance, args);
     return made;
   }
 
@@ -295,15 +269,8 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   };
   open(caches.first, oracle.key_open, dk);
   if (has_value) open(caches.second, oracle.value_open, dv);
-  connect(instance, args);
+  connect<scatter_pa_kv_cache>(instance, args);
   return made;
-}
-
-std::vector<std::string> implementation_names() {
-  std::vector<std::string> names;
-  for (const auto& implementation : internal::scatter_pa_kv_cache_cpu())
-    names.emplace_back(implementation.name);
-  return names;
 }
 
 }  // namespace
@@ -317,7 +284,7 @@ const OperatorInfo& scatter_pa_kv_cache_info() {
       scatter_registered_cases(),
       make_scatter,
       scatter_random_case,
-      implementation_names,
+      implementation_names<internal::scatter_pa_kv_cache_cpu>,
   };
   return info;
 }
@@ -404,12 +371,7 @@ Case scatter_random_case(std::uint64_t seed) {
     if (mode != "nct" && !rows_differ) made.set("cat_rows", random.between(0, 2));
   }
   if (some(3)) made.set("sm", random_layout(random, 1));
-  made.set("guard", random.pick(std::vector<std::string>{"canary", "canary", "before", "after"}));
-  if (some(2)) {
-    Shape aligns;
-    for (int i = 0; i < 5; ++i) aligns.push_back(random.between(0, 63));
-    made.set("align", print_integers(aligns));
-  }
+  set_random_memory(made, random, 5);
   if (some(4)) made.set("streaming", 1);
   if (mode != "nct" && some(4)) made.set("bound", 0);
   made.set("seed", static_cast<std::int64_t>(seed));

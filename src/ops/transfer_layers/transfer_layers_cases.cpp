@@ -12,6 +12,7 @@
 #include <numeric>
 #include <utility>
 
+#include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/paged_cases.hpp"
 #include "ops/registry.hpp"
@@ -98,7 +99,7 @@ std::unique_ptr<Instance> make_transfer_layers(const Case& from) {
   const bool page_first = from.choice<bool>("chunk", kChunks, false);
   const DType type = from.choice<DType>("dtype", data_types(), DType::kFloat16);
   const DType index_type = from.choice<DType>("idx", index_types(), DType::kInt32);
-  const IndexPolicy policy = from.choice<IndexPolicy>("policy", index_policies(), IndexPolicy::kDefault);
+  const IndexPolicy policy = from.choice<IndexPolicy>("policy", kIndexPolicies, IndexPolicy::kDefault);
   const std::int64_t layers = from.integer("l", 3, 0, 1024);
   const bool with_values = from.flag("values", true);
   const std::string kind = from.text("ids", "random");
@@ -151,14 +152,7 @@ std::unique_ptr<Instance> make_transfer_layers(const Case& from) {
   call->rest.index_policy = policy;
 
   instance.seal();
-  const std::string broken = from.text("break", "");
-  if (!broken.empty()) {
-    const auto rules = transfer_layers_breakers();
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return broken == r.name; });
-    if (rule == rules.end()) from.fail("break", fmt::format("no rule '{}'", broken));
-    instance.expect.code = rule->code;
-    rule->apply(*call, instance.expect.words);
+  if (break_rule(from, transfer_layers_breakers(), *call, instance)) {
     connect(instance, call);
     return made;
   }
@@ -194,12 +188,6 @@ std::unique_ptr<Instance> make_transfer_layers(const Case& from) {
   return made;
 }
 
-std::vector<std::string> implementation_names() {
-  std::vector<std::string> names;
-  for (const auto& implementation : internal::transfer_layers_cpu()) names.emplace_back(implementation.name);
-  return names;
-}
-
 }  // namespace
 
 const OperatorInfo& transfer_layers_info() {
@@ -211,7 +199,7 @@ const OperatorInfo& transfer_layers_info() {
       transfer_layers_registered_cases(),
       make_transfer_layers,
       transfer_layers_random_case,
-      implementation_names,
+      implementation_names<internal::transfer_layers_cpu>,
   };
   return info;
 }
@@ -262,12 +250,7 @@ Case transfer_layers_random_case(std::uint64_t seed) {
   if (layers > 0 && values && !made.has("vc") && some(3)) made.set("cat", random.between(0, 3));
   if (some(3)) made.set("c", random_layout(random, 6));
   if (some(3)) made.set("bi", random_layout(random, 1));
-  made.set("guard", random.pick(std::vector<std::string>{"canary", "canary", "before", "after"}));
-  if (some(2)) {
-    Shape aligns;
-    for (int i = 0; i < 5; ++i) aligns.push_back(random.between(0, 63));
-    made.set("align", print_integers(aligns));
-  }
+  set_random_memory(made, random, 5);
   if (some(4)) made.set("streaming", 1);
   if (some(4)) made.set("bound", 0);
   made.set("seed", static_cast<std::int64_t>(seed));
