@@ -30,7 +30,6 @@ struct CopyKernels {
 };
 
 extern const CopyKernels kGenericCopy;
-// Null where the build has none (copy_avx2_absent.cpp). REQUIRES why_no_avx2().empty() to be used.
-const CopyKernels* avx2_copy() noexcept;
+extern const CopyKernels kAvx2Copy;  // copy_avx2.cpp, on x86-64 only
 
 }  // namespace kvferry::internal::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AVX2 copy kernels. The instruction set comes with the function attribute, so the file builds with the flags
-// of the rest and runs only behind why_no_avx2().
+// of the rest and runs only behind why_not_avx2().
 //
 // Why one stream with its own prefetching: the prefetcher of the CPU restarts at every 4 KiB page and every
 // jump, which costs most of a small piece. A second cursor that runs ahead over the list of pieces knows
@@ -14,7 +14,6 @@
 #include <array>
 
 #include "backends/cpu/copy.hpp"
-#include "backends/cpu/features.hpp"
 #include "backends/cpu/small_copy.hpp"
 #include "backends/cpu/tuning.hpp"
 
@@ -191,17 +190,8 @@ void fence() {
   _mm_sfence();
 }
 
-constexpr CopyKernels kAvx2Copy = {pieces, copy_rows, transpose, fence};
-
 }  // namespace
 
-std::string why_no_avx2() {
-  // Also asks whether the operating system saves the registers.
-  return __builtin_cpu_supports("avx2") ? std::string() : "this CPU has no AVX2";
-}
-
-const CopyKernels* avx2_copy() noexcept {
-  return &kAvx2Copy;
-}
+const CopyKernels kAvx2Copy = {pieces, copy_rows, transpose, fence};
 
 }  // namespace kvferry::internal::cpu

@@ -27,7 +27,8 @@ using DequantRows = void (*)(std::byte* dst, std::int64_t dst_step, const std::b
 
 void dequant_rows_generic(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
                           std::int64_t count);
-// REQUIRES why_no_avx2().empty(). Null where the build has none (dequant_avx2_absent.cpp).
-DequantRows dequant_rows_avx2() noexcept;
+// dequant_avx2.cpp, on x86-64 only.
+void dequant_rows_avx2(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
+                       std::int64_t count);
 
 }  // namespace kvferry::internal::cpu

@@ -54,8 +54,10 @@ KVFERRY_AVX2 inline __m256i multiply(__m256i bfloat16, __m256 scale) {
   return _mm256_blendv_epi8(rounded, _mm256_set1_epi16(0x7fc0), nan);
 }
 
-KVFERRY_AVX2 void dequant_rows(std::byte* dst, std::int64_t dst_step, const std::byte* src,
-                               std::int64_t src_step, std::int64_t count) {
+}  // namespace
+
+KVFERRY_AVX2 void dequant_rows_avx2(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                                    std::int64_t src_step, std::int64_t count) {
   using Row = DequantRow;
   for (std::int64_t row = 0; row < count; ++row, dst += dst_step, src += src_step) {
     for (std::int64_t group = 0; group < Row::kValues; group += Row::kGroup) {
@@ -69,12 +71,6 @@ KVFERRY_AVX2 void dequant_rows(std::byte* dst, std::int64_t dst_step, const std:
     }
     std::memcpy(dst + 2 * Row::kValues, src + Row::kRopeAt, Row::kRopeBytes);
   }
-}
-
-}  // namespace
-
-DequantRows dequant_rows_avx2() noexcept {
-  return dequant_rows;
 }
 
 }  // namespace kvferry::internal::cpu

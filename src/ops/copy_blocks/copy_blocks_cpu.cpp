@@ -6,15 +6,15 @@ namespace kvferry::internal {
 namespace {
 
 Status run(const CopyBlocksPlan& plan, const CopyBlocksBuffers& b, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+           const cpu::CpuKernels& kernels) {
   return run_block_copy(plan, {b.caches, b.caches, b.mapping, b.count, b.workspace, b.error_record}, context,
-                        kernels);
+                        kernels.copy);
 }
 
 }  // namespace
 
 std::span<const CopyBlocksPlan::ImplType> copy_blocks_cpu() {
-  return kCpuImplementations<CopyBlocksPlan, CopyBlocksBuffers, run>;
+  return cpu_implementations<CopyBlocksPlan, CopyBlocksBuffers, run>();
 }
 
 }  // namespace kvferry::internal

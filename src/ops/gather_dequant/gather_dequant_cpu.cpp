@@ -3,9 +3,8 @@
 #include <cfenv>
 #include <cstring>
 
-#include "backends/cpu/dequant.hpp"
-#include "backends/cpu/features.hpp"
 #include "backends/cpu/parallel_for.hpp"
+#include "ops/cpu_implementations.hpp"
 #include "ops/gather_dequant/gather_dequant_plan.hpp"
 
 namespace kvferry::internal {
@@ -52,7 +51,7 @@ void zero(const PlanT& plan, std::byte* dst, std::int64_t tokens) {
   }
 }
 
-Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, cpu::DequantRows rows) {
+Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, const cpu::CpuKernels& kernels) {
   if (plan.nothing_to_do()) return {};
   const std::span sequences(aligned<GatherSequence>(buffers.workspace),
                             static_cast<std::size_t>(plan.reads.batches));
@@ -73,7 +72,8 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, cpu
                  [&](std::int64_t id, std::int64_t slot, std::int64_t row, std::int64_t tokens) {
                    std::byte* dst = out + row * plan.row_step;
                    if (id >= 0 && id < plan.blocks) {
-                     convert(plan, rows, cache + id * plan.block_step + slot * plan.slot_step, dst, tokens);
+                     convert(plan, kernels.dequant_rows, cache + id * plan.block_step + slot * plan.slot_step,
+                             dst, tokens);
                    } else {
                      zero(plan, dst, tokens);
                    }
@@ -82,21 +82,10 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, cpu
   return {};
 }
 
-constexpr PlanT::ImplType kImplementations[] = {
-    {"avx2", [](const PlanT&) { return cpu::why_no_avx2(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) {
-       return run(p, b, c, cpu::dequant_rows_avx2());
-     }},
-    {"generic", [](const PlanT&) { return std::string(); },
-     [](const PlanT& p, const Buffers& b, ContextState& c) {
-       return run(p, b, c, cpu::dequant_rows_generic);
-     }},
-};
-
 }  // namespace
 
 std::span<const GatherDequantPlan::ImplType> gather_dequant_cpu() {
-  return kImplementations;
+  return cpu_implementations<PlanT, Buffers, run>();
 }
 
 }  // namespace kvferry::internal

@@ -26,8 +26,7 @@ void move_tokens(const PlanT& plan, const Buffers& buffers, std::span<const Gath
                });
 }
 
-Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, const cpu::CpuKernels& kernels) {
   if (!plan.key.active && !plan.value.active) return {};
   const std::span sequences(aligned<GatherSequence>(buffers.workspace),
                             static_cast<std::size_t>(plan.reads.batches));
@@ -37,7 +36,7 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
       !status.ok() || tokens == 0) {
     return status;
   }
-  move_paged(context, kernels, plan.key, plan.value, tokens,
+  move_paged(context, kernels.copy, plan.key, plan.value, tokens,
              [&](std::int64_t begin, std::int64_t end, const PagedSide& side, cpu::Mover& mover) {
                const bool key = &side == &plan.key;
                move_tokens(plan, buffers, sequences, begin, end, side,
@@ -50,7 +49,7 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
 }  // namespace
 
 std::span<const GatherPaKvCachePlan::ImplType> gather_pa_kv_cache_cpu() {
-  return kCpuImplementations<PlanT, Buffers, run>;
+  return cpu_implementations<PlanT, Buffers, run>();
 }
 
 }  // namespace kvferry::internal

@@ -681,7 +681,7 @@ void copy_blocks(const PlanT& plan, const Buffers& buffers, Schedule* schedule, 
 }
 
 Status run(const PlanT& plan, const SelectionCall& call, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+           const cpu::CpuKernels& kernels) {
   auto* schedule = aligned<Schedule>(call.buffers.workspace);
   if (call.schedules) {
     if (Status status = make_schedule(plan, call.buffers, schedule, context); !status.ok()) return status;
@@ -690,7 +690,7 @@ Status run(const PlanT& plan, const SelectionCall& call, ContextState& context,
             "gather_selection_kv_cache: workspace: holds no schedule of this plan, expected schedule() "
             "before copy()"};
   }
-  if (call.copies) copy_blocks(plan, call.buffers, schedule, context, kernels);
+  if (call.copies) copy_blocks(plan, call.buffers, schedule, context, kernels.copy);
   return {};
 }
 
@@ -716,7 +716,7 @@ bool lay_out_workspace(GatherSelectionKvCachePlan& plan) {
 }
 
 std::span<const GatherSelectionKvCachePlan::ImplType> gather_selection_kv_cache_cpu() {
-  return kCpuImplementations<PlanT, SelectionCall, run>;
+  return cpu_implementations<PlanT, SelectionCall, run>();
 }
 
 }  // namespace kvferry::internal

@@ -185,8 +185,7 @@ void copy_sized(const Call& call, const std::int64_t* ends, ContextState& contex
   });
 }
 
-Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, const cpu::CpuKernels& kernels) {
   if (plan.nothing_to_do()) return {};
   Call call{plan, buffers, plan.pairs};
   if (plan.has_count) call.pairs = std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs);
@@ -198,14 +197,14 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
     if (Status status = check_addresses(call, plan.has_sizes ? ends + plan.pairs + 1 : ends); !status.ok())
       return status;
   }
-  plan.has_sizes ? copy_sized(call, ends, context, kernels) : copy_equal(call, context, kernels);
+  plan.has_sizes ? copy_sized(call, ends, context, kernels.copy) : copy_equal(call, context, kernels.copy);
   return {};
 }
 
 }  // namespace
 
 std::span<const GroupMemcpyPlan::ImplType> group_memcpy_cpu() {
-  return kCpuImplementations<PlanT, Buffers, run>;
+  return cpu_implementations<PlanT, Buffers, run>();
 }
 
 }  // namespace kvferry::internal

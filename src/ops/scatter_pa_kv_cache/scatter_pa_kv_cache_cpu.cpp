@@ -115,15 +115,14 @@ void move_tokens(const PlanT& plan, const Buffers& buffers, std::int64_t begin, 
   }
 }
 
-Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, const cpu::CpuKernels& kernels) {
   if (!plan.key.active && !plan.value.active) return {};
   if (plan.policy == IndexPolicy::kReject) {
     if (Status status = reject(plan, buffers); !status.ok()) return status;
   } else if (plan.policy == IndexPolicy::kReport && buffers.error_record != nullptr) {
     report(plan, buffers);
   }
-  move_paged(context, kernels, plan.key, plan.value, plan.tokens,
+  move_paged(context, kernels.copy, plan.key, plan.value, plan.tokens,
              [&](std::int64_t begin, std::int64_t end, const PagedSide& side, cpu::Mover& mover) {
                const bool key = &side == &plan.key;
                move_tokens(plan, buffers, begin, end, side, key ? plan.key_slots : plan.value_slots,
@@ -136,7 +135,7 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
 }  // namespace
 
 std::span<const ScatterPaKvCachePlan::ImplType> scatter_pa_kv_cache_cpu() {
-  return kCpuImplementations<PlanT, Buffers, run>;
+  return cpu_implementations<PlanT, Buffers, run>();
 }
 
 }  // namespace kvferry::internal

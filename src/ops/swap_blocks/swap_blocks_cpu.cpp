@@ -6,15 +6,15 @@ namespace kvferry::internal {
 namespace {
 
 Status run(const SwapBlocksPlan& plan, const SwapBlocksBuffers& b, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+           const cpu::CpuKernels& kernels) {
   return run_block_copy(plan, {b.src, b.dst, b.mapping, b.count, b.workspace, b.error_record}, context,
-                        kernels);
+                        kernels.copy);
 }
 
 }  // namespace
 
 std::span<const SwapBlocksPlan::ImplType> swap_blocks_cpu() {
-  return kCpuImplementations<SwapBlocksPlan, SwapBlocksBuffers, run>;
+  return cpu_implementations<SwapBlocksPlan, SwapBlocksBuffers, run>();
 }
 
 }  // namespace kvferry::internal

@@ -112,8 +112,7 @@ void move_slots(const PlanT& plan, const Buffers& buffers, const cpu::CopyKernel
   }
 }
 
-Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
-           const cpu::CopyKernels& kernels) {
+Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, const cpu::CpuKernels& kernels) {
   if (plan.nothing_to_do()) return {};
   if (plan.policy == IndexPolicy::kReject) {
     if (Status status = reject(plan, buffers); !status.ok()) return status;
@@ -124,7 +123,7 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
   const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
   cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
     const std::int64_t begin = claim * split.units_per_claim;
-    move_slots(plan, buffers, kernels, nontemporal, begin,
+    move_slots(plan, buffers, kernels.copy, nontemporal, begin,
                std::min(begin + split.units_per_claim, plan.units()));
   });
   return {};
@@ -133,7 +132,7 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context,
 }  // namespace
 
 std::span<const TransferLayersPlan::ImplType> transfer_layers_cpu() {
-  return kCpuImplementations<PlanT, Buffers, run>;
+  return cpu_implementations<PlanT, Buffers, run>();
 }
 
 }  // namespace kvferry::internal
