@@ -41,6 +41,13 @@ struct Tuning {
   std::int64_t near_bytes = 2 << 10;
   std::int64_t large_piece_bytes = 64 << 10;
   std::int64_t near_piece_bytes = 4 << 10;
+  // FRACTAL_NZ: columns of units that are read at a time, and rows of them, so that 4 columns of 4 KiB fit
+  // into L1. Streaming stores want two whole lines of a row together: gather b128 / scatter b16 / scatter
+  // b128, % of the copy limit, 61 / 63 / 80 with 2 columns, 83 / 84 / 97 with 4, 77 / 76 / 91 with 8. Regular
+  // ones (32 MiB, GB/s) 11.4 / 6.4 / 10.8 with 2 and 6.9 / 7.3 / 9.4 with 4.
+  std::int64_t transpose_columns = 2;
+  std::int64_t transpose_columns_streaming = 4;
+  std::int64_t transpose_rows = 128;
 };
 
 inline constexpr Tuning kTuning;
