@@ -419,7 +419,7 @@ TEST(Context, DevicesThatAreNotThere) {
 
 TEST(Context, ForcedImplementations) {
   GatherExample example;
-  for (const char* name : {"generic", "avx2"}) {
+  for (const char* name : {"generic", "avx2", "avx512", "neon"}) {
     const Result<Plan> planned = plan(example.args, forced(name));
     if (!planned.ok()) {
       EXPECT_EQ(planned.status().code(), StatusCode::kUnavailable);

@@ -50,8 +50,9 @@ struct ContextOptions {
   // Null: operators run in the calling thread (with its helpers) and return the final Status.
   // The stream must outlive the context.
   Stream* stream = nullptr;
-  // Name of the implementation that every plan() must use ("generic", "avx2"); empty: KVFERRY_FORCE_IMPL,
-  // else the first of the operator's table that can run. Forcing one that cannot run is an error of plan().
+  // Name of the implementation that every plan() must use ("avx512", "avx2", "neon", "generic"); empty:
+  // KVFERRY_FORCE_IMPL, else the first of the operator's table that can run. Forcing one that cannot run is
+  // an error of plan().
   std::string implementation;
   // The result is read next by a DMA engine or another device, not by this CPU: non-temporal stores already
   // pay for small calls.

@@ -30,6 +30,7 @@ struct CopyKernels {
 };
 
 extern const CopyKernels kGenericCopy;
-extern const CopyKernels kAvx2Copy;  // copy_avx2.cpp, on x86-64 only
+extern const CopyKernels kAvx2Copy;  // on x86-64 only
+extern const CopyKernels kNeonCopy;  // on aarch64 only
 
 }  // namespace kvferry::internal::cpu

@@ -27,8 +27,10 @@ using DequantRows = void (*)(std::byte* dst, std::int64_t dst_step, const std::b
 
 void dequant_rows_generic(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
                           std::int64_t count);
-// dequant_avx2.cpp, on x86-64 only.
+// dequant_avx2.cpp and dequant_avx512.cpp, on x86-64 only.
 void dequant_rows_avx2(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
                        std::int64_t count);
+void dequant_rows_avx512(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
+                         std::int64_t count);
 
 }  // namespace kvferry::internal::cpu

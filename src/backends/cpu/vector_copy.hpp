@@ -220,7 +220,7 @@ void vector_transpose(std::byte* dst, std::int64_t dst_pitch, const std::byte* s
       transpose_groups<Regular, kIntoL2>(d, dst_pitch, part, kTuning.transpose_columns, kTuning.far_bytes);
     } else if (near) {
       transpose_groups<Streaming, kIntoL1>(d, dst_pitch, part, kTuning.transpose_columns_streaming,
-                                           kTuning.near_bytes);
+                                           kTuning.transpose_near_bytes);
     } else {
       transpose_groups<Streaming, kIntoL2>(d, dst_pitch, part, kTuning.transpose_columns_streaming,
                                            kTuning.far_bytes);
