@@ -21,8 +21,8 @@ demo: setup ## replay a built-in traffic and write kvferry-report.html and .json
 test: build ## build and run the tests (N passed, N failed)
 	@tests/run.sh build/dev -j $(JOBS) -LE long
 
-test-long: build ## the slow and large tests, and whether the tests find planted defects
-	@tools/setup.sh mutants
+test-long: build ## the slow and large tests, valgrind, aarch64, and whether the tests find planted defects
+	@tools/setup.sh mutants valgrind neon
 	@tests/run.sh build/dev -L long; long=$$?; tests/mutants/run.py && exit $$long
 
 fmt: ## format the sources in place

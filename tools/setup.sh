@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# setup.sh [lint | mutants | bench]: installs what is missing of the Debian packages that building and testing
-# KVFerry need, and what linting, the mutants or the benchmark need besides. Does nothing, and needs no rights,
-# when all are there.
+# setup.sh [lint | mutants | valgrind | neon | bench]...: installs what is missing of the Debian packages that
+# building and testing KVFerry need, and what linting, those tests or the benchmark need besides. Does nothing, and
+# needs no rights, when all are there.
 set -euo pipefail
 
 build_packages=(g++ ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
@@ -24,11 +24,15 @@ have_cmake() {
 
 wanted=("${build_packages[@]}")
 have_cmake || wanted+=(cmake)
-case ${1:-} in
-  lint) wanted+=("${lint_packages[@]}") ;;
-  mutants) wanted+=(python3) ;;
-  bench) wanted+=(python3 python3-numpy) ;;
-esac
+for what in "$@"; do
+  case $what in
+    lint) wanted+=("${lint_packages[@]}") ;;
+    mutants) wanted+=(python3) ;;
+    valgrind) wanted+=(valgrind) ;;
+    neon) wanted+=(g++-aarch64-linux-gnu qemu-user) ;;
+    bench) wanted+=(python3 python3-numpy) ;;
+  esac
+done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system, nothing installed. Needed, by Debian's names: ${wanted[*]}"

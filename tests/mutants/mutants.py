@@ -27,10 +27,11 @@ LAYERS = "src/ops/transfer_layers/transfer_layers_cpu.cpp"
 LAYERS_PLAN = "src/ops/transfer_layers/transfer_layers_plan.cpp"
 DEQUANT = "src/ops/gather_dequant/gather_dequant_cpu.cpp"
 DEQUANT_AVX2 = "src/backends/cpu/dequant_avx2.cpp"
+DEQUANT_AVX512 = "src/backends/cpu/dequant_avx512.cpp"
 DEQUANT_GENERIC = "src/backends/cpu/dequant_generic.cpp"
 PAGED = "src/ops/paged_layout.cpp"
 LAYOUT = "src/core/layout.cpp"
-AVX2 = "src/backends/cpu/copy_avx2.cpp"
+VECTOR = "src/backends/cpu/vector_copy.hpp"
 MOVE_HPP = "src/backends/cpu/move.hpp"
 POOL = "src/backends/cpu/parallel_for.cpp"
 STREAM = "src/backends/cpu/stream.cpp"
@@ -118,17 +119,24 @@ MUTANTS = [
     Mutant("NaN keeps its sign", DEQUANT_GENERIC, "nan ? 0x7fc0U : rounded", "nan ? 0x7fc0U | (bits >> 16 & 0x8000U) : rounded", "gather_dequant"),
     Mutant("NaN code is 480", DEQUANT_AVX2, "_mm256_or_si256(_mm256_or_si256(value, sign), nan)", "_mm256_or_si256(value, sign)", "gather_dequant"),
     Mutant("hidden bit for subnormal codes", DEQUANT_AVX2, "_mm256_blendv_epi8(normal, _mm256_shuffle_epi8(table, bytes), is_subnormal)", "normal", "gather_dequant"),
+    Mutant("avx512: ties to zero", DEQUANT_AVX512, "_mm512_mask_sub_epi32(up, odd, up, _mm512_set1_epi32(-1))", "_mm512_mask_sub_epi32(up, 0, up, _mm512_set1_epi32(odd))", "gather_dequant"),
+    Mutant("avx512: NaN products keep their bits", DEQUANT_AVX512, "return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));", "return _mm512_mask_mov_epi32(rounded, nan, bits);", "gather_dequant"),
+    Mutant("avx512: sign of odd values lost", DEQUANT_AVX512, "_mm512_set1_epi16(-0x8000), 0xf8)", "_mm512_set1_epi32(0x8000), 0xf8)", "gather_dequant"),
+    Mutant("avx512: end of a group lost", DEQUANT_AVX512, "i < group + Row::kGroup; i += 32) {", "i < group + Row::kGroup - 32; i += 32) {", "gather_dequant"),
     Mutant("the caller's float environment", DEQUANT, "std::fesetenv(FE_DFL_ENV);", "", "gather_dequant"),
     Mutant("bad ids leave the row alone", DEQUANT, "std::memset(dst, 0, Row::kOutBytes);", "", "gather_dequant"),
     # layouts and kernels
     Mutant("head stride taken as dense", PAGED, "{rows.dim(1), step(cache, head_axis), step(rows, 1)}", "{rows.dim(1), rows.dim(2), step(rows, 1)}", "gather|scatter"),
     Mutant("slot stride that matches by coincidence", LAYOUT, "return nest.loop_count == 0 ? MoveKind::kDense : MoveKind::kPlanes;", "return MoveKind::kDense;", "gather|scatter"),
     Mutant("only the source decides what is dense", LAYOUT, "if (move.src_token_step == nest.piece && move.dst_token_step == nest.piece) {", "if (move.src_token_step == nest.piece) {", "gather|scatter"),
-    Mutant("bytes behind the last line lost", AVX2, "if (left > 0) std::memcpy(dst, src, static_cast<std::size_t>(left));", "", "gather_pa|scatter|group"),
-    Mutant("lines behind the last step lost", AVX2, "dst += kLine, src += kLine) copy_line<Store>(dst, src);", "dst += kLine, src += kLine) {}", "gather_pa|scatter|group"),
-    Mutant("odd FRACTAL_NZ column lost", AVX2, "if (columns != even_columns)", "if (columns < even_columns)", "gather_pa|scatter"),
+    Mutant("bytes behind the last line lost", VECTOR, "if (left > 0) std::memcpy(dst, src, static_cast<std::size_t>(left));", "", "gather_pa|scatter|group"),
+    Mutant("lines behind the last step lost", VECTOR, "dst += kLine, src += kLine) copy_line<Store>(dst, src);", "dst += kLine, src += kLine) {}", "gather_pa|scatter|group"),
+    Mutant("odd FRACTAL_NZ column lost", VECTOR, "if (columns != even_columns)", "if (columns < even_columns)", "gather_pa|scatter"),
     Mutant("last FRACTAL_NZ run lost", MOVE_HPP, "~Mover() { transpose_waiting(nullptr); }", "", "gather_pa|scatter"),
-    Mutant("streaming store on a half line", AVX2, "const bool aligned = to_line(dst) == 0 && dst_pitch % kLine == 0;", "const bool aligned = true;", "gather|scatter"),
+    Mutant("streaming store on a half line", VECTOR, "const bool streams = nontemporal && to_line(dst) == 0 && dst_pitch % kLine == 0;", "const bool streams = nontemporal;", "gather|scatter"),
+    Mutant("odd FRACTAL_NZ row lost", VECTOR, "if (rows != even_rows)", "if (rows < even_rows)", "gather_pa|scatter"),
+    Mutant("rows behind the first part lost", VECTOR, "for (std::int64_t r = 0; r < rows; r += kTuning.transpose_rows) {", "for (std::int64_t r = 0; r < std::min(rows, kTuning.transpose_rows); r += kTuning.transpose_rows) {", "gather_pa|scatter"),
+    Mutant("last group of columns incomplete", VECTOR, "const std::int64_t end = std::min(c + group, even_columns);", "const std::int64_t end = c + group <= even_columns ? c + group : c;", "gather_pa|scatter"),
     # threads and streams
     Mutant("last claim lost", POOL, "return {ceil_div(units, units_per_claim), units_per_claim, bytes};", "return {units / units_per_claim, units_per_claim, bytes};", "gather|scatter|group_memcpy"),
     Mutant("caller does not wait", POOL, "done_.load(std::memory_order_acquire) != claims; ++spins)", "done_.load(std::memory_order_acquire) < claims - 1; ++spins)", ""),
