@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant("NaN keeps its sign", DEQUANT_GENERIC, "nan ? 0x7fc0U : rounded", "nan ? 0x7fc0U | (bits >> 16 & 0x8000U) : rounded", "gather_dequant"),
     Mutant("NaN code is 480", DEQUANT_AVX2, "_mm256_or_si256(_mm256_or_si256(value, sign), nan)", "_mm256_or_si256(value, sign)", "gather_dequant"),
     Mutant("hidden bit for subnormal codes", DEQUANT_AVX2, "_mm256_blendv_epi8(normal, _mm256_shuffle_epi8(table, bytes), is_subnormal)", "normal", "gather_dequant"),
-    Mutant("avx512: ties to zero", DEQUANT_AVX512, "_mm512_mask_sub_epi32(up, odd, up, _mm512_set1_epi32(-1))", "_mm512_mask_sub_epi32(up, 0, up, _mm512_set1_epi32(odd))", "gather_dequant"),
+    Mutant("avx512: ties to zero", DEQUANT_AVX512, "_mm512_mask_sub_epi32(up, odd, up, _mm512_set1_epi32(-1))", "_mm512_mask_sub_epi32(up, odd & 0, up, _mm512_set1_epi32(-1))", "gather_dequant"),
     Mutant("avx512: NaN products keep their bits", DEQUANT_AVX512, "return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));", "return _mm512_mask_mov_epi32(rounded, nan, bits);", "gather_dequant"),
     Mutant("avx512: sign of odd values lost", DEQUANT_AVX512, "_mm512_set1_epi16(-0x8000), 0xf8)", "_mm512_set1_epi32(0x8000), 0xf8)", "gather_dequant"),
     Mutant("avx512: end of a group lost", DEQUANT_AVX512, "i < group + Row::kGroup; i += 32) {", "i < group + Row::kGroup - 32; i += 32) {", "gather_dequant"),

@@ -48,8 +48,9 @@ struct Tuning {
   std::int64_t transpose_columns = 2;
   std::int64_t transpose_columns_streaming = 4;
   std::int64_t transpose_rows = 128;
-  // Beyond the group itself. 2 / 4 / 6 KiB: scatter b16 76 / 77 / 81, gather b128 77 / 79 / 81.
-  std::int64_t transpose_near_bytes = 6 << 10;
+  // Beyond the group itself. 2 / 4 / 6 / 10 KiB: scatter b16 76 / 77 / 81 / 86, gather b128 77 / 79 / 81
+  // / 83.
+  std::int64_t transpose_near_bytes = 10 << 10;
 };
 
 inline constexpr Tuning kTuning;
