@@ -96,6 +96,8 @@ constexpr RegisteredCase kCases[] = {
     {"gather/nz_one_unit", G "mode=nz,dtype={u8|f16|f32},h=1,dk=32,bs={1|2|3|64},lens=9;7"},
     {"gather/nz_many_units",
      G "mode=nz,dtype={i8|bf16|u32},h=1,dk={64|96|128|288|512|544},bs={1|2|15|16|17},lens=9;33;1"},
+    {"gather/nz_blocks_of_many_rows",
+     G "mode=nz,dtype=u8,h=1,dk=1056,dv=992,bs={129|260},lens=300;261,streaming={0|1}"},
     {"gather/nz_large", G "mode=nz,dtype=bf16,h=1,dk=576,dv=512,bs=128,lens=700;129;3"},
 
     // Strides.
