@@ -28,6 +28,23 @@ inline void store_int32(std::byte* p, std::int32_t value) noexcept {
   std::memcpy(p, &value, sizeof value);
 }
 
+// One row of an index tensor, for loops: what IndexView looks up for each entry stands in registers.
+struct IndexRow {
+  const std::byte* data;
+  std::int64_t step;
+  bool wide;
+
+  std::int64_t at(std::int64_t j) const noexcept {
+    const std::byte* p = data + j * step;
+    if (!wide) return load_int32(p);
+    std::int64_t v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+  // REQUIRES !wide
+  std::int32_t at32(std::int64_t j) const noexcept { return load_int32(data + j * step); }
+};
+
 // An index tensor of rank 0 to 2, int32 or int64 of any stride and alignment, without its pointer.
 struct IndexView {
   std::int64_t base = 0;  // bytes
@@ -43,13 +60,10 @@ struct IndexView {
         wide(size_of(view.dtype) == 8) {}
 
   std::int64_t at(const void* data, std::int64_t i, std::int64_t j = 0) const noexcept {
-    const auto* p = static_cast<const std::byte*>(data) + base + i * step0 + j * step1;
-    if (wide) {
-      std::int64_t v;
-      std::memcpy(&v, p, sizeof v);
-      return v;
-    }
-    return load_int32(p);
+    return row(data, i).at(j);
+  }
+  IndexRow row(const void* data, std::int64_t i) const noexcept {
+    return {static_cast<const std::byte*>(data) + base + i * step0, step1, wide};
   }
   // REQUIRES !wide
   void put(void* data, std::int32_t value, std::int64_t i, std::int64_t j = 0) const noexcept {

@@ -14,7 +14,7 @@ trap 'rm -rf "$scratch"' EXIT
 flags=(-std=c++20 -Wall -Wextra -Wpedantic -Werror -Iinclude -Isrc)
 cpu=src/backends/cpu
 aarch64-linux-gnu-g++ "${flags[@]}" -O2 -static -o "$scratch/neon" tests/neon/main.cpp \
-  $cpu/{copy_neon,copy_generic,dequant_generic,kernels_generic,kernels_aarch64}.cpp
+  $cpu/{copy_neon,copy_generic,dequant_generic,ids_generic,kernels_generic,kernels_aarch64}.cpp
 qemu-aarch64 "$scratch/neon"
 
 # {fmt}'s headers do not depend on the architecture, but most of those beside them in /usr/include do.

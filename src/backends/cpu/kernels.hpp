@@ -9,12 +9,14 @@
 
 #include "backends/cpu/copy.hpp"
 #include "backends/cpu/dequant.hpp"
+#include "backends/cpu/ids.hpp"
 
 namespace kvferry::internal::cpu {
 
 struct CpuKernels {
   const CopyKernels& copy;
   DequantRows dequant_rows;
+  const IdKernels& ids;
 };
 
 struct InstructionSet {

@@ -11,7 +11,7 @@ std::string why_not_neon() {
   return {};
 }
 
-constexpr CpuKernels kNeonKernels = {kNeonCopy, dequant_rows_generic};
+constexpr CpuKernels kNeonKernels = {kNeonCopy, dequant_rows_generic, kGenericIds};
 
 }  // namespace
 

@@ -7,6 +7,6 @@ std::string why_not_generic() {
   return {};
 }
 
-const CpuKernels kGenericKernels = {kGenericCopy, dequant_rows_generic};
+const CpuKernels kGenericKernels = {kGenericCopy, dequant_rows_generic, kGenericIds};
 
 }  // namespace kvferry::internal::cpu

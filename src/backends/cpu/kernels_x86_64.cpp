@@ -17,11 +17,11 @@ std::string why_not_avx512() {
   return has ? std::string() : "this CPU has no AVX-512 (F, BW, VL, DQ)";
 }
 
-constexpr CpuKernels kAvx2Kernels = {kAvx2Copy, dequant_rows_avx2};
+constexpr CpuKernels kAvx2Kernels = {kAvx2Copy, dequant_rows_avx2, kGenericIds};
 // Copies with 64-byte vectors gain nothing (Zen 4, GB/s, AVX2 / AVX-512): random pieces of 128 B 13.1 / 12.5,
 // 1 KiB 11.8 / 12.2, 8 KiB 14.0 / 14.1, 32 KiB 15.3 / 15.9, 256 KiB 18.9 / 18.7, contiguous 20.9 / 19.5;
 // regular stores 32 KiB 12.5 / 11.6, in L1 62 / 64; FRACTAL_NZ gather 17.1 / 16.8, scatter b16 14.1 / 13.5.
-constexpr CpuKernels kAvx512Kernels = {kAvx2Copy, dequant_rows_avx512};
+constexpr CpuKernels kAvx512Kernels = {kAvx2Copy, dequant_rows_avx512, kAvx512Ids};
 
 }  // namespace
 
