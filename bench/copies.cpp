@@ -11,8 +11,8 @@ namespace kvferry::bench {
 namespace {
 
 // `h` pieces of `w` bytes from random places of a pool to consecutive places, or with to=random from
-// consecutive places to random ones. warm=1: always the same places. streaming=both: with the hint and
-// without.
+// consecutive places to random ones. warm=1: always the same places. rotate=1: every call into other rows,
+// which are cold then. streaming=both: with the hint and without.
 class CopiesProblem : public Problem {
  public:
   explicit CopiesProblem(const Spec& spec)
@@ -35,7 +35,8 @@ class CopiesProblem : public Problem {
       rounds = pieces / pairs_;
     }
     table_.reserve(to_size(2 * rounds * pairs_));
-    const std::int64_t row_rounds = scatters_ ? rows_.bytes() / bytes : 1;
+    const bool rows_rotate = rounds > 1 && (scatters_ || spec.integer("rotate", 0) != 0);
+    const std::int64_t row_rounds = rows_rotate ? rows_.bytes() / bytes : 1;
     for (std::int64_t i = 0; i < rounds * pairs_; ++i) {
       std::byte* const random = pool_.data() + places[i] * width_;
       std::byte* const row = rows_.data() + (i / pairs_ % row_rounds * pairs_ + i % pairs_) * width_;
@@ -45,12 +46,16 @@ class CopiesProblem : public Problem {
     GroupMemcpyArgs args;
     args.addr_table = contiguous(table_.data(), DType::kInt64, {pairs_, 2});
     args.copy_bytes = width_;
+    args.checked = spec.integer("checked", 0) != 0;
     const auto add_ours = [&](const char* name, const Context& context) {
       Result<Plan> made = kvferry::plan(args, context);
       require(made.status());
+      workspace_bytes = made->workspace_bytes();
+      workspace_.resize(to_size(workspace_bytes));
       add(name, [this, plan = made.value(), &context](std::int64_t call) {
         GroupMemcpyBuffers b;
         b.addr_table = table(call);
+        b.workspace = {workspace_.data(), workspace_bytes};
         require(run(plan, b, context));
       });
     };
@@ -90,6 +95,7 @@ class CopiesProblem : public Problem {
   const Pool& pool_;
   const Pool& rows_;
   std::vector<std::int64_t> table_;
+  std::vector<std::byte> workspace_;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ class Native:
             ("free", None, [ctypes.c_void_p]),
             ("bytes", ctypes.c_int64, [ctypes.c_void_p]),
             ("rounds", ctypes.c_int64, [ctypes.c_void_p]),
+            ("workspace", ctypes.c_int64, [ctypes.c_void_p]),
             ("contenders", ctypes.c_char_p, [ctypes.c_void_p]),
             ("arrays", ctypes.c_char_p, [ctypes.c_void_p]),
             ("verify", ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int32]),

@@ -79,6 +79,7 @@ struct Problem {
   virtual ~Problem() = default;
   std::int64_t bytes = 0;  // payload of a call, counted once
   std::int64_t rounds = 1;
+  std::int64_t workspace_bytes = 0;  // of the plan
   std::vector<Contender> contenders;
   std::vector<Array> arrays;
   // Empty, or what is wrong with the result of call 0 of this contender. Runs it.
