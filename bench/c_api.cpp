@@ -49,6 +49,9 @@ std::int64_t kvferry_bench_bytes(void* problem) {
 std::int64_t kvferry_bench_rounds(void* problem) {
   return as_problem(problem)->rounds;
 }
+std::int64_t kvferry_bench_workspace(void* problem) {
+  return as_problem(problem)->workspace_bytes;
+}
 // Names of the contenders, one a line.
 const char* kvferry_bench_contenders(void* problem) {
   std::string names;

@@ -10,43 +10,58 @@
 namespace kvferry::bench {
 namespace {
 
-// `h` pieces of `w` bytes from random places of a pool to consecutive places. warm=1: always the same places.
+// `h` pieces of `w` bytes from random places of a pool to consecutive places, or with to=random from
+// consecutive places to random ones. warm=1: always the same places. rotate=1: every call into other rows,
+// which are cold then. streaming=both: with the hint and without.
 class CopiesProblem : public Problem {
  public:
   explicit CopiesProblem(const Spec& spec)
       : threads_(static_cast<int>(spec.integer("threads", 1))),
         pairs_(spec.integer("h", 4096)),
         width_(spec.integer("w", 1024)),
-        context_(make_context(threads_, spec.integer("streaming", 1) != 0)),
-        single_(make_context(1, spec.integer("streaming", 1) != 0)),
-        pool_(std::max(spec.integer("pool", 512 << 20), pairs_ * width_)),
-        dst_(pairs_ * width_) {
+        scatters_(spec.text("to", "rows") == "random"),
+        context_(make_context(threads_, spec.text("streaming", "1") != "0")),
+        regular_(make_context(threads_, false)),
+        single_(make_context(1, spec.text("streaming", "1") != "0")),
+        pool_(shared_pool(std::max(spec.integer("pool", 512 << 20), pairs_ * width_))),
+        rows_(shared_pool(std::max<std::int64_t>(256 << 20, pairs_ * width_))) {
     bytes = pairs_ * width_;
-    const std::int64_t places = pool_.bytes() / width_;
-    rounds = spec.integer("warm", 0) != 0
-                 ? 1
-                 : std::max<std::int64_t>(1, std::min<std::int64_t>(64, places / pairs_));
-    Random random(9);
-    const std::vector<std::int64_t> order = random.permutation(places);
+    const Places places(pool_.bytes() / width_);
+    if (places.count() < pairs_) throw SpecError("the pool has no room for h pieces at random");
+    if (spec.integer("warm", 0) == 0) {
+      // Until a place comes again, 128 MiB of lines have passed, of large pieces half a GiB.
+      const std::int64_t pieces =
+          std::min<std::int64_t>(places.count(), std::max<std::int64_t>(pairs_, 2 << 20));
+      rounds = pieces / pairs_;
+    }
+    table_.reserve(to_size(2 * rounds * pairs_));
+    const bool rows_rotate = rounds > 1 && (scatters_ || spec.integer("rotate", 0) != 0);
+    const std::int64_t row_rounds = rows_rotate ? rows_.bytes() / bytes : 1;
     for (std::int64_t i = 0; i < rounds * pairs_; ++i) {
-      table_.push_back(static_cast<std::int64_t>(
-          reinterpret_cast<std::uintptr_t>(pool_.data() + order[to_size(i)] * width_)));
-      table_.push_back(
-          static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(dst_.data() + i % pairs_ * width_)));
+      std::byte* const random = pool_.data() + places[i] * width_;
+      std::byte* const row = rows_.data() + (i / pairs_ % row_rounds * pairs_ + i % pairs_) * width_;
+      for (const std::byte* side : {scatters_ ? row : random, scatters_ ? random : row})
+        table_.push_back(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(side)));
     }
     GroupMemcpyArgs args;
     args.addr_table = contiguous(table_.data(), DType::kInt64, {pairs_, 2});
     args.copy_bytes = width_;
-    for (const auto& [name, context] : {std::pair{"kvferry", &context_}, std::pair{"kvferry_1t", &single_}}) {
-      if (context == &single_ && threads_ == 1) continue;
-      Result<Plan> made = kvferry::plan(args, *context);
+    args.checked = spec.integer("checked", 0) != 0;
+    const auto add_ours = [&](const char* name, const Context& context) {
+      Result<Plan> made = kvferry::plan(args, context);
       require(made.status());
-      add(name, [this, plan = made.value(), context = context](std::int64_t call) {
+      workspace_bytes = made->workspace_bytes();
+      workspace_.resize(to_size(workspace_bytes));
+      add(name, [this, plan = made.value(), &context](std::int64_t call) {
         GroupMemcpyBuffers b;
         b.addr_table = table(call);
-        require(run(plan, b, *context));
+        b.workspace = {workspace_.data(), workspace_bytes};
+        require(run(plan, b, context));
       });
-    }
+    };
+    add_ours("kvferry", context_);
+    if (spec.text("streaming", "1") == "both") add_ours("kvferry_regular", regular_);
+    if (threads_ > 1) add_ours("kvferry_1t", single_);
     add("memcpy", [this](std::int64_t call) {
       const std::int64_t* t = table(call);
       omp_for(pairs_, threads_, [&](std::int64_t p) {
@@ -54,18 +69,20 @@ class CopiesProblem : public Problem {
                     to_size(width_));
       });
     });
-    contenders.push_back(limit_contender(pool_, dst_.data(), bytes, rounds, threads_));
+    if (!scatters_) contenders.push_back(limit_contender(pool_, rows_.data(), bytes, rounds, threads_));
     verify = [this](const Contender& c) { return c.name == "limit" ? std::string() : check(c); };
   }
 
  private:
   const std::int64_t* table(std::int64_t call) const { return table_.data() + call % rounds * pairs_ * 2; }
   std::string check(const Contender& contender) {
-    std::memset(dst_.data(), 0x5a, to_size(dst_.bytes()));
+    const auto place = [&](std::int64_t p, std::int64_t side) {
+      return reinterpret_cast<std::byte*>(table(0)[2 * p + side]);
+    };
+    for (std::int64_t p = 0; p < pairs_; ++p) std::memset(place(p, 1), 0x5a, to_size(width_));
     contender.run(0);
     for (std::int64_t p = 0; p < pairs_; ++p) {
-      const auto* from = reinterpret_cast<const void*>(table(0)[2 * p]);
-      if (std::memcmp(dst_.data() + p * width_, from, to_size(width_)) != 0)
+      if (std::memcmp(place(p, 1), place(p, 0), to_size(width_)) != 0)
         return "wrong bytes in pair " + std::to_string(p);
     }
     return {};
@@ -73,9 +90,12 @@ class CopiesProblem : public Problem {
 
   const int threads_;
   const std::int64_t pairs_, width_;
-  const Context context_, single_;
-  Pool pool_, dst_;
+  const bool scatters_;
+  const Context context_, regular_, single_;
+  const Pool& pool_;
+  const Pool& rows_;
   std::vector<std::int64_t> table_;
+  std::vector<std::byte> workspace_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kUnit = 32;
 
 // `lens` tokens of sequences in blocks of `bs`, rows of `row` bytes of K and, with v=1, of V. Pools are 512
-// MiB and more; each round has blocks of its own.
+// MiB and more; each round has blocks of its own. plan=1: only plan().
 class PagedProblem : public Problem {
  public:
   explicit PagedProblem(const Spec& spec)
@@ -24,11 +24,13 @@ class PagedProblem : public Problem {
         block_(spec.integer("bs", 16)),
         row_(spec.integer("row", 2048)),
         heads_(spec.integer("h", 1)),
+        plans_(spec.integer("plan", 0) != 0),
+        policy_(spec.integer("reject", 0) != 0 ? IndexPolicy::kReject : IndexPolicy::kDefault),
         context_(make_context(threads_, spec.integer("streaming", 1) != 0)) {
     const std::int64_t sequences = spec.integer("b", 8), length = spec.integer("len", 2048);
     if (spec.text("lens", "equal") == "skewed") {
       lens_.assign(16, 34);
-      lens_[0] = 7680;
+      lens_[0] = spec.integer("longest", 7680);
     } else {
       lens_.assign(to_size(sequences), length);
     }
@@ -115,7 +117,10 @@ class PagedProblem : public Problem {
     args.seq_lens = contiguous(lens32_.data(), DType::kInt32, {std::ssize(lens_)});
     args.is_seq_lens_cumsum = false;
     args.cache_mode = nz_ ? CacheMode::kPaNz : CacheMode::kNorm;
+    args.index_policy = policy_;
     use(kvferry::plan(args, context_));
+    if (plans_)
+      return add("kvferry", [this, args](std::int64_t) { require(kvferry::plan(args, context_).status()); });
     add("kvferry", [this, b = buffers(args)](std::int64_t call) mutable {
       b.block_tables = table(call);
       b.workspace = {workspace_->data(), plan_.workspace_bytes()};
@@ -208,7 +213,10 @@ class PagedProblem : public Problem {
     }
     args.slot_mapping = contiguous(slots_.data(), DType::kInt64, {tokens_});
     args.cache_mode = nz_ ? CacheMode::kPaNz : CacheMode::kNorm;
+    args.index_policy = policy_;
     use(kvferry::plan(args, context_));
+    if (plans_)
+      return add("kvferry", [this, args](std::int64_t) { require(kvferry::plan(args, context_).status()); });
     add("kvferry", [this, b = buffers(args)](std::int64_t call) mutable {
       b.key = source(0, call);
       if (sides_ > 1) b.value = source(1, call);
@@ -288,6 +296,7 @@ class PagedProblem : public Problem {
   void use(Result<Plan> made) {
     require(made.status());
     plan_ = made.value();
+    workspace_bytes = plan_.workspace_bytes();
     workspace_ = std::make_unique<Pool>(std::max<std::int64_t>(64, plan_.workspace_bytes()));
   }
 
@@ -295,6 +304,8 @@ class PagedProblem : public Problem {
   const bool nz_;
   const int sides_;
   const std::int64_t block_, row_, heads_;
+  const bool plans_;
+  const IndexPolicy policy_;
   const Context context_;
   std::vector<std::int64_t> lens_, slots_, ids_;
   std::vector<std::int32_t> lens32_, table_;

@@ -63,6 +63,11 @@ Pool::~Pool() {
   munmap(map_, map_bytes_);
 }
 
+const Pool& shared_pool(std::int64_t bytes) {
+  static std::map<std::int64_t, Pool> pools;
+  return pools.try_emplace(bytes, bytes).first->second;
+}
+
 std::vector<std::int64_t> Random::permutation(std::int64_t n) {
   std::vector<std::int64_t> order(to_size(n));
   std::iota(order.begin(), order.end(), 0);

@@ -5,6 +5,7 @@
 // arrays.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -56,6 +57,9 @@ class Pool {
   std::size_t map_bytes_ = 0;
 };
 
+// One for each size, kept for the problems that follow: filling one takes longer than most measurements.
+const Pool& shared_pool(std::int64_t bytes);
+
 struct Contender {
   std::string name;
   // Call number `call` of this contender, from 0: problems rotate over `Problem::rounds` inputs, so that
@@ -75,6 +79,7 @@ struct Problem {
   virtual ~Problem() = default;
   std::int64_t bytes = 0;  // payload of a call, counted once
   std::int64_t rounds = 1;
+  std::int64_t workspace_bytes = 0;  // of the plan
   std::vector<Contender> contenders;
   std::vector<Array> arrays;
   // Empty, or what is wrong with the result of call 0 of this contender. Runs it.
@@ -127,6 +132,26 @@ class Random {
 
  private:
   std::uint64_t state_;
+};
+
+// A random place for each i in [0, count()), no two alike, without a list of them.
+class Places {
+ public:
+  explicit Places(std::int64_t most)
+      : bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(most))) - 1) {}
+  std::int64_t count() const { return std::int64_t{1} << bits_; }  // the power of two in `most`
+  std::int64_t operator[](std::int64_t i) const {
+    const std::uint64_t mask = (std::uint64_t{1} << bits_) - 1;
+    auto x = static_cast<std::uint64_t>(i);
+    for (int round = 0; round < 3; ++round) {
+      x = x * 0x9e3779b97f4a7c15U & mask;
+      x ^= x >> (bits_ / 2 + 1);
+    }
+    return static_cast<std::int64_t>(x);
+  }
+
+ private:
+  int bits_;
 };
 
 inline std::size_t to_size(std::int64_t n) {

@@ -7,274 +7,27 @@ sample moves at least 32 MB or lasts 2 ms; a sample in which a thread of the pro
 thrown away. Medians and ratios; the spread is the middle half of the ratios. See docs/performance.md.
 """
 import argparse
-import ctypes
 import json
 import os
-import platform
-import random
-import statistics
 import sys
-import time
 
-# An OpenMP worker that spins after its part would take a core from the contender that follows.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-import numpy as np
-
-try:
-    import torch
-except ImportError:
-    torch = None
-
-
-class Native:
-    def __init__(self, path):
-        lib = ctypes.CDLL(path)
-        for name, result, arguments in (
-            ("make", ctypes.c_void_p, [ctypes.c_char_p]),
-            ("error", ctypes.c_char_p, []),
-            ("free", None, [ctypes.c_void_p]),
-            ("bytes", ctypes.c_int64, [ctypes.c_void_p]),
-            ("rounds", ctypes.c_int64, [ctypes.c_void_p]),
-            ("contenders", ctypes.c_char_p, [ctypes.c_void_p]),
-            ("arrays", ctypes.c_char_p, [ctypes.c_void_p]),
-            ("verify", ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int32]),
-            ("run", ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64]),
-            ("waited", ctypes.c_int64, []),
-        ):
-            function = getattr(lib, "kvferry_bench_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
-
-class Contender:
-    """run(first, calls) -> nanoseconds."""
-
-    def __init__(self, name, run):
-        self.name, self.run = name, run
-        self.calls, self.next, self.samples, self.disturbed = 1, 0, [], 0
-
-    def sample(self):
-        spent = self.run(self.next, self.calls)
-        self.next += self.calls
-        return spent / self.calls
-
-
-def python_contender(name, call):
-    def run(first, calls):
-        start = time.perf_counter_ns()
-        for i in range(first, first + calls):
-            call(i)
-        return time.perf_counter_ns() - start
-
-    return Contender(name, run)
-
-
-class Problem:
-    def __init__(self, native, spec):
-        self.native, self.spec = native, spec
-        self.handle = native.make(spec.encode())
-        if not self.handle:
-            raise SystemExit(f"{spec}: {native.error().decode()}")
-        self.bytes, self.rounds = native.bytes(self.handle), native.rounds(self.handle)
-        self.arrays = dict(self.array(line) for line in native.arrays(self.handle).decode().splitlines())
-        self.threads = int(dict(item.split("=") for item in spec.partition(":")[2].split(",")).get("threads", 1))
-        self.contenders = []
-        for i, name in enumerate(native.contenders(self.handle).decode().split()):
-            wrong = native.verify(self.handle, i).decode()
-            if wrong:
-                raise SystemExit(f"{spec}: {name}: {wrong}")
-            self.contenders.append(
-                Contender(name, lambda first, calls, i=i: native.run(self.handle, i, first, calls)))
-        self.contenders += self.others()
-
-    def close(self):
-        self.native.free(self.handle)
-
-    @staticmethod
-    def array(line):
-        name, dtype, address, *shape = line.split()
-        shape = [int(n) for n in shape]
-        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if count == 0:
-            return name, np.zeros(shape, dtype)
-        memory = (ctypes.c_uint8 * count).from_address(int(address))
-        return name, np.frombuffer(memory, dtype=dtype).reshape(shape)
-
-    def others(self):
-        """NumPy and PyTorch on the same arrays; checked once against what the library left there."""
-        kind, a = self.spec.partition(":")[0], self.arrays
-        if self.threads != 1:
-            return []
-        if kind == "gather" and "blocks" in a:
-            return self.gathers(a, "nz=1" in self.spec)
-        if kind == "scatter" and "nz=1" not in self.spec:
-            return self.scatters(a)
-        if kind == "selection" and "overlap=0" in self.spec:
-            return self.rows(a)
-        if kind == "selection_plan":
-            return self.plans(a)
-        return []
-
-    def gathers(self, a, nz):
-        sides = [(a[s + "_pool"], a[s + "_rows"]) for s in "kv" if s + "_pool" in a]
-        blocks = a["blocks"]
-        count, width = blocks.shape[1], sides[0][0].shape[1]
-        row = sides[0][1].shape[1]
-        bs = width // row
-
-        def numpy_call(i):
-            ids = blocks[i % self.rounds]
-            for pool, rows in sides:
-                if nz:
-                    units = row // 32
-                    got = pool.reshape(-1, units, bs, 32)[ids]
-                    np.copyto(rows.reshape(count, bs, units, 32), got.transpose(0, 2, 1, 3))
-                else:
-                    np.take(pool, ids, axis=0, out=rows.reshape(count, width), mode="clip")
-
-        result = [python_contender("numpy", numpy_call)]
-        if torch:
-            tsides = [(torch.from_numpy(p), torch.from_numpy(r)) for p, r in sides]
-            tblocks = torch.from_numpy(blocks)
-
-            def torch_call(i):
-                ids = tblocks[i % self.rounds]
-                for pool, rows in tsides:
-                    if nz:
-                        units = row // 32
-                        got = pool.view(-1, units, bs, 32).index_select(0, ids)
-                        rows.view(count, bs, units, 32).copy_(got.permute(0, 2, 1, 3))
-                    else:
-                        torch.index_select(pool, 0, ids, out=rows.view(count, width))
-
-            result.append(python_contender("torch", torch_call))
-        for contender in result:
-            self.native.run(self.handle, 0, 0, 1)
-            right = [rows.copy() for _, rows in sides]
-            for _, rows in sides:
-                rows[:] = 0
-            contender.run(0, 1)
-            if not all(np.array_equal(x, rows) for x, (_, rows) in zip(right, sides)):
-                raise SystemExit(f"{self.spec}: {contender.name}: wrong rows")
-        return result
-
-    def scatters(self, a):
-        sides = [(a[s + "_source"], a[s + "_pool"]) for s in "kv" if s + "_pool" in a]
-        slots, row = a["slots"], sides[0][0].shape[2]
-        sides = [(source, pool.reshape(-1, row)) for source, pool in sides]
-
-        def numpy_call(i):
-            at = slots[i % self.rounds]
-            for source, pool in sides:
-                pool[at] = source[i % len(source)]
-
-        result = [python_contender("numpy", numpy_call)]
-        if torch:
-            tsides = [(torch.from_numpy(s), torch.from_numpy(p)) for s, p in sides]
-            tslots = torch.from_numpy(slots)
-
-            def torch_call(i):
-                at = tslots[i % self.rounds]
-                for source, pool in tsides:
-                    pool.index_copy_(0, at, source[i % len(source)])
-
-            result.append(python_contender("torch", torch_call))
-        return result
-
-    def rows(self, a):
-        sides = [(a[s], a[s + "_out"]) for s in ("kv", "rope") if a[s].size]
-        index = a["rows"]
-
-        def numpy_call(i):
-            at = index[i % self.rounds]
-            for pool, out in sides:
-                np.take(pool, at, axis=0, out=out, mode="clip")
-
-        result = [python_contender("numpy", numpy_call)]
-        if torch:
-            tsides = [(torch.from_numpy(p), torch.from_numpy(o)) for p, o in sides]
-            tindex = torch.from_numpy(index)
-
-            def torch_call(i):
-                at = tindex[i % self.rounds]
-                for pool, out in tsides:
-                    torch.index_select(pool, 0, at, out=out)
-
-            result.append(python_contender("torch", torch_call))
-        return result
-
-    def plans(self, a):
-        topk = a["topk"]
-        old = topk[0].copy()
-
-        def numpy_call(i):
-            new = topk[i % self.rounds]
-            order = np.argsort(old)
-            place = np.clip(np.searchsorted(old, new, sorter=order), 0, len(old) - 1)
-            hit = old[order[place]] == new
-            taken = np.zeros(len(old), bool)
-            taken[order[place[hit]]] = True
-            old[np.flatnonzero(~taken)[: np.count_nonzero(~hit)]] = new[~hit]
-
-        return [python_contender("numpy", numpy_call)]
-
-
-def measure(problem, samples, seed):
-    native = problem.native
-    for contender in problem.contenders:
-        spent = contender.sample()
-        while spent * contender.calls < 2e6 or problem.bytes * contender.calls < 32e6:
-            short = max(2e6 / max(1, spent * contender.calls), 32e6 / (problem.bytes * contender.calls))
-            contender.calls = max(contender.calls + 1, int(contender.calls * min(short * 1.1, 100)))
-            spent = contender.sample()
-            if spent * contender.calls > 20e6:
-                break
-    order = random.Random(seed)
-    for _ in range(4 * samples):
-        waiting = [c for c in problem.contenders if len(c.samples) < samples]
-        if not waiting:
-            break
-        order.shuffle(waiting)
-        for contender in waiting:
-            before = native.waited()
-            spent = contender.sample()
-            if native.waited() - before > 0.02 * spent * contender.calls:
-                contender.disturbed += 1
-            else:
-                contender.samples.append(spent)
-    for contender in problem.contenders:
-        if not contender.samples:  # a machine that is never quiet
-            contender.samples = [contender.sample() for _ in range(samples)]
-    return {
-        c.name: {
-            "us": statistics.median(c.samples) / 1e3,
-            "samples": len(c.samples),
-            "disturbed": c.disturbed,
-            "quartiles_us": [x / 1e3 for x in statistics.quantiles(c.samples, n=4)[::2]] if len(c.samples) > 1 else [],
-            "gb_per_second": problem.bytes / statistics.median(c.samples),
-        }
-        for c in problem.contenders
-    }
+import chart
+import growth
+import sweep
+from measure import Native, Problem, machine, measure, ratio, torch
 
 
 def judge(row, times, done):
     """(what, target, value, spread, met) for every target of a row; value None: not measured."""
     ours, result = times["kvferry"], []
-
-    def ratio(peer):
-        value = times[peer]["us"] / ours["us"]
-        low, high = times[peer]["quartiles_us"] or (times[peer]["us"],) * 2
-        our_low, our_high = ours["quartiles_us"] or (ours["us"],) * 2
-        return value, (low / our_high, high / our_low)
-
     for peer, target in row.get("over", {}).items():
         if peer not in times:
             result.append((f"over {peer}", f">= {target:g}", None, None, None))
             continue
-        value, spread = ratio(peer)
+        value, spread = ratio(times, peer)
         result.append((f"over {peer}", f">= {target:g}", value, spread, value >= target))
     if "limit" in row:
-        value, spread = ratio("limit")
+        value, spread = ratio(times, "limit")
         value, spread = 100 * value, tuple(100 * s for s in spread)
         result.append(("% of limit", f">= {row['limit']}", value, spread, value >= row["limit"]))
     if "us" in row:
@@ -293,75 +46,17 @@ def judge(row, times, done):
     return result
 
 
-def machine():
-    def first(path, key):
-        try:
-            with open(path, encoding="utf-8") as file:
-                for line in file:
-                    if line.startswith(key):
-                        return line.partition(":")[2].strip()
-        except OSError:
-            pass
-        return "unknown"
-
-    return {
-        "cpu": first("/proc/cpuinfo", "model name"),
-        "processors": len(os.sched_getaffinity(0)),
-        "memory": first("/proc/meminfo", "MemTotal"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__ if torch else None,
-    }
-
-
-def chart(rows, path):
-    """A bar for each row: share of the limit, or the first ratio over its target."""
-    bars = []
-    for row in rows:
-        for target in row["targets"]:
-            if target["value"] is not None:
-                wanted = float(target["target"].split()[1])
-                share = target["value"] / wanted if target["target"].startswith(">=") else wanted / max(target["value"], 1e-9)
-                bars.append((f"{row['name']}: {target['what']}", min(share, 3.0), target["met"]))
-    height = 18 * len(bars) + 40
-    text = [f'<svg xmlns="http://www.w3.org/2000/svg" width="960" height="{height}" font-family="sans-serif" '
-            f'font-size="11"><rect width="960" height="{height}" fill="white"/>',
-            '<text x="10" y="18" font-size="13">measured / target (1 = the target; cut at 3)</text>']
-    for i, (name, share, met) in enumerate(bars):
-        y = 30 + 18 * i
-        color = "#3a7d44" if met else "#c1440e"
-        text.append(f'<text x="440" y="{y + 11}" text-anchor="end">{name}</text>'
-                    f'<rect x="450" y="{y + 2}" width="{150 * share:.1f}" height="12" fill="{color}"/>'
-                    f'<text x="{455 + 150 * share:.1f}" y="{y + 11}">{share:.2f}</text>')
-    text.append(f'<line x1="600" y1="26" x2="600" y2="{height - 8}" stroke="#444" stroke-dasharray="4 3"/></svg>')
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(text))
-
-
-def main():
-    here = os.path.dirname(os.path.abspath(__file__))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared_object", help="libkvferry_bench.so of a release build")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--samples", type=int, default=15)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="write the numbers here")
-    parser.add_argument("--svg", help="and a chart here")
-    options = parser.parse_args()
-    native = Native(options.shared_object)
-    with open(os.path.join(here, "targets.json"), encoding="utf-8") as file:
-        rows = [row for row in json.load(file)["rows"] if options.only in row["name"]]
-    if not rows:
-        raise SystemExit(f"no row's name contains '{options.only}'")
+def targets(native, rows, options):
+    samples = options.samples or 15
     if torch is None:
         print("skipped: torch (not installed in this Python)")
-    elif torch:
+    else:
         torch.set_num_threads(1)
     done, results, met, missed = {}, [], 0, 0
     print(f"{'row':<48} {'':<22} {'target':>9} {'measured':>9} {'spread':>15}")
     for row in rows:
         problem = Problem(native, row["problem"])
-        times = measure(problem, options.samples, options.seed)
+        times = measure(problem, samples, options.seed)
         problem.close()
         done[row["name"]] = times
         verdicts = judge(row, times, done)
@@ -378,11 +73,46 @@ def main():
                         "targets": [{"what": w, "target": t, "value": v, "spread": s, "met": g}
                                     for w, t, v, s, g in verdicts]})
     print(f"{met} targets met, {missed} fall short")
+    return results
+
+
+def short(value):
+    """Five digits are more than a measurement has."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: short(item) for key, item in value.items()}
+    return [short(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shared_object", help="libkvferry_bench.so of a release build")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--sweep", action="store_true", help="piece sizes against memcpy (sweep.json) instead of the targets")
+    what.add_argument("--growth", action="store_true", help="cost by tokens, sequences, ids (growth.json) instead of the targets")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--samples", type=int, help="of each contender (15; sweep and growth: 5)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", help="write the numbers here")
+    parser.add_argument("--svg", help="and a chart here")
+    options = parser.parse_args()
+    kind, run, draw = ("sweep", sweep.run, sweep.draw) if options.sweep else \
+        ("growth", growth.run, growth.draw) if options.growth else ("targets", targets, chart.bars)
+    with open(os.path.join(here, kind + ".json"), encoding="utf-8") as file:
+        data = json.load(file)
+    if kind == "targets":
+        data = [row for row in data["rows"] if options.only in row["name"]]
+    results = run(Native(options.shared_object), data, options)
+    if not results:
+        raise SystemExit(f"no row's name contains '{options.only}'")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine(), "samples": options.samples, "rows": results}, file, indent=1)
+            rows = ",\n".join(json.dumps(short(row)) for row in results)
+            file.write(f'{{"machine": {json.dumps(machine())}, "rows": [\n{rows}\n]}}\n')
     if options.svg:
-        chart(results, options.svg)
+        draw(results, options.svg)
 
 
 if __name__ == "__main__":

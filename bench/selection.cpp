@@ -164,6 +164,7 @@ class SelectionProblem : public Problem {
     Result<Plan> made = kvferry::plan(args, context_);
     require(made.status());
     plan_ = made.value();
+    workspace_bytes = plan_.workspace_bytes();
     buffers_ = buffers(args);
     workspace_ = std::make_unique<Pool>(plan_.workspace_bytes());
     buffers_.workspace = {workspace_->data(), plan_.workspace_bytes()};

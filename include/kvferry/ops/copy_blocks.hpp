@@ -36,6 +36,9 @@
 // Aliasing. Two elements of one cache at one address are refused. Caches must not overlap each other, nor
 // mapping and count.
 //
+// Memory. Workspace: 16 bytes an entry of mapping and 64 more for kReport and kReject, which look for
+// repeated destinations, else none; whatever C and the blocks are. A run allocates nothing else.
+//
 // Stream and lifetime: context.hpp; so does the array of pointers in the buffers. The one-call form keeps one
 // of its own: args.caches may go when it returns, the memory of the caches may not. Errors: kNull,
 // kInvalidArgument (shapes, dtypes), kIndex; on any error nothing is written.

@@ -39,6 +39,9 @@
 //
 // Aliasing. Two elements of out at one address are refused. out must not overlap an input.
 //
+// Memory. Workspace: 40 bytes a batch and 64 more, none if N = 0, whatever the lengths. A run
+// allocates nothing else; helper threads start with the first call that is split.
+//
 // Stream and lifetime: context.hpp. Errors as for the gather; on any error nothing is written.
 //
 // Source: FlashMLA's fp8 KV cache layout; vLLM's cp_gather_and_upconvert_fp8_kv_cache.

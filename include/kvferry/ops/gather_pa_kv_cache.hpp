@@ -55,6 +55,9 @@
 // Aliasing. Two elements of one output at one address (stride 0, ...) are refused. Outputs must not overlap
 // each other or an input: the caller's business.
 //
+// Memory. Workspace: 40 bytes a batch and 64 more, none if both outputs are empty, whatever the lengths. A
+// run allocates nothing else; helper threads start with the first call that is split.
+//
 // Stream and lifetime: context.hpp. Errors: kNull, kInvalidArgument, kIndex (kReject only), kUnavailable
 // (forced implementation or device), kOutOfMemory. On any error nothing is written.
 //

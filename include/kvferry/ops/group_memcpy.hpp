@@ -30,6 +30,9 @@
 //
 // Aliasing: as above; the table, sizes and count may not overlap a destination.
 //
+// Memory. Workspace: 8 bytes a pair with sizes, 8 more with checked, and up to 72 besides; else none. A run
+// allocates nothing else.
+//
 // Stream and lifetime: context.hpp; table, sizes, count, sources and destinations stay valid until the stream
 // has passed. Errors: kNull, kInvalidArgument (shapes, dtypes, W < 0, host_count outside [0, H]), kIndex.
 //

@@ -44,6 +44,9 @@
 //
 // Aliasing. Two elements of one cache at one address are refused. Inputs and caches must not overlap.
 //
+// Memory. Workspace: 16 bytes a token and 64 more for kReport and kReject, which look for repeated slots,
+// else none. A run allocates nothing else.
+//
 // Stream and lifetime: context.hpp. Errors as for the gather; on any error nothing is written.
 //
 // Source: aclnnScatterPaKvCache of CANN ops-transformer; vLLM's reshape_and_cache. Its Alibi, Omni and Rope

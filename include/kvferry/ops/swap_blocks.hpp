@@ -39,6 +39,9 @@
 // Aliasing. Two elements of one dst tensor at one address are refused. dst tensors must not overlap each
 // other, nor any input (within one pool: copy_blocks).
 //
+// Memory. Workspace: 16 bytes an entry of mapping and 64 more for kReport and kReject, which look for
+// repeated destinations, else none; whatever C and the blocks are. A run allocates nothing else.
+//
 // Stream and lifetime: context.hpp; so do the arrays of pointers in the buffers. The one-call form keeps its
 // own: args.src and args.dst may go when it returns, the memory that they describe may not. Errors: kNull,
 // kInvalidArgument (shapes, dtypes), kIndex; on any error nothing is written.

@@ -43,6 +43,9 @@
 // Aliasing. Two elements of a written tensor at one address are refused. What is written must not overlap
 // anything else; pools may lie inside one another's strides.
 //
+// Memory. Workspace: 16 bytes an entry of block_ids and 64 more for kChunkToPools with kReport or kReject,
+// which look for repeated ids, else none; whatever L is. A run allocates nothing else.
+//
 // Stream and lifetime: context.hpp. The arrays of pointers that TransferLayersBuffers names are read when the
 // work runs: they live as long as the buffers. The one-call form keeps a copy of its own.
 //

@@ -11,6 +11,7 @@ namespace kvferry::internal::cpu {
 namespace {
 
 struct RegularStore {
+  static constexpr bool kStreams = false;
   KVFERRY_TARGET static __m256i get(const std::byte* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }

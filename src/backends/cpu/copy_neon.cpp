@@ -10,6 +10,7 @@ namespace kvferry::internal::cpu {
 namespace {
 
 struct RegularStore {
+  static constexpr bool kStreams = false;
   static uint8x16x2_t get(const std::byte* p) {
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(p);
     return {vld1q_u8(bytes), vld1q_u8(bytes + 16)};

@@ -4,6 +4,7 @@
 // it, having defined KVFERRY_TARGET, the function attribute of the set, and passes two kinds of store:
 //
 //   struct Store {
+//     static constexpr bool kStreams;
 //     static Vector get(const std::byte* p);   // p[0..32), any alignment
 //     static void put(std::byte* p, Vector v);
 //   };
@@ -56,9 +57,12 @@ inline std::int64_t to_line(const std::byte* p) {
   return static_cast<std::int64_t>((0 - reinterpret_cast<std::uintptr_t>(p)) & (kLine - 1));
 }
 
-// A cursor that prefetches in front of the copy, across the borders of pieces.
-template <int kLocality>
+// A cursor that prefetches in front of the copy, across the borders of pieces. A regular store reads its line
+// first, so far ahead these are fetched too.
+template <class Store, int kLocality>
 class Ahead {
+  static constexpr bool kBothSides = !Store::kStreams && kLocality == kIntoL2;
+
  public:
   Ahead(const Piece* pieces, std::int64_t count, std::int64_t bytes) : piece_(pieces), end_(pieces + count) {
     for (std::int64_t i = 0; i < bytes; i += kStep) step();
@@ -67,7 +71,10 @@ class Ahead {
   void step() {
     if (piece_ == end_) return;
     const std::int64_t stop = std::min(at_ + kStep, piece_->bytes);
-    for (; at_ < stop; at_ += kLine) __builtin_prefetch(piece_->src + at_, 0, kLocality);
+    for (; at_ < stop; at_ += kLine) {
+      __builtin_prefetch(piece_->src + at_, 0, kLocality);
+      if constexpr (kBothSides) __builtin_prefetch(piece_->dst + at_, 0, kLocality);
+    }
     if (at_ < piece_->bytes) return;
     ++piece_;
     at_ = 0;
@@ -82,7 +89,7 @@ class Ahead {
 // All pieces as one stream of whole destination lines.
 template <class Store, int kLocality>
 KVFERRY_TARGET void copy_stream(const Piece* pieces, std::int64_t count, std::int64_t ahead_bytes) {
-  Ahead<kLocality> ahead(pieces, count, ahead_bytes);
+  Ahead<Store, kLocality> ahead(pieces, count, ahead_bytes);
   for (const Piece* piece = pieces; piece != pieces + count; ++piece) {
     std::byte* dst = piece->dst;
     const std::byte* src = piece->src;
@@ -103,9 +110,22 @@ KVFERRY_TARGET void copy_stream(const Piece* pieces, std::int64_t count, std::in
   }
 }
 
+// libc's memcpy for each piece: the fastest way to fill whole lines with regular stores. It starts slowly, so
+// the beginning of the next piece is fetched meanwhile.
+inline void copy_each(const Piece* pieces, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t next = i + 1 < count ? std::min(pieces[i + 1].bytes, kTuning.near_bytes) : 0;
+    for (std::int64_t at = 0; at < next; at += kLine) __builtin_prefetch(pieces[i + 1].src + at, 0, kIntoL2);
+    std::memcpy(pieces[i].dst, pieces[i].src, static_cast<std::size_t>(pieces[i].bytes));
+  }
+}
+
 // Where one piece ends and the next begins: the prefetcher of the CPU goes on by itself.
-inline bool follow_on(const Piece* pieces, std::int64_t count) {
+inline bool sources_follow_on(const Piece* pieces, std::int64_t count) {
   return count > 1 && pieces[1].src == pieces[0].src + pieces[0].bytes;
+}
+inline bool destinations_follow_on(const Piece* pieces, std::int64_t count) {
+  return count > 1 && pieces[1].dst == pieces[0].dst + pieces[0].bytes;
 }
 
 template <class Store>
@@ -115,7 +135,11 @@ void copy_pieces(const Piece* pieces, std::int64_t count) {
     const bool large = pieces->bytes >= kTuning.large_piece_bytes;
     std::int64_t n = 1;
     while (n < count && (pieces[n].bytes >= kTuning.large_piece_bytes) == large) ++n;
-    if (large || (pieces->bytes >= kTuning.near_piece_bytes && follow_on(pieces, n))) {
+    const std::int64_t least_for_libc =
+        destinations_follow_on(pieces, n) ? kTuning.libc_piece_bytes : kTuning.libc_scattered_bytes;
+    if (!Store::kStreams && pieces->bytes >= least_for_libc) {
+      copy_each(pieces, n);
+    } else if (large || (pieces->bytes >= kTuning.near_piece_bytes && sources_follow_on(pieces, n))) {
       copy_stream<Store, kIntoL1>(pieces, n, kTuning.near_bytes);
     } else {
       copy_stream<Store, kIntoL2>(pieces, n, kTuning.far_bytes);
