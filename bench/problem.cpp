@@ -2,14 +2,12 @@
 #include "bench/problem.hpp"
 
 #include <immintrin.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <numeric>
 
 namespace kvferry::bench {
@@ -44,23 +42,15 @@ std::string Spec::text(const std::string& key, const std::string& otherwise) con
   return found == values_.end() ? otherwise : found->second;
 }
 
-Pool::Pool(std::int64_t bytes) : bytes_(bytes) {
-  constexpr std::size_t kHugePage = 2 << 20;
-  map_bytes_ = (to_size(bytes) + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
-  map_ = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (map_ == MAP_FAILED) throw std::bad_alloc();
-  const auto address = reinterpret_cast<std::uintptr_t>(map_);
-  data_ = static_cast<std::byte*>(map_) + (0 - address) % kHugePage;
-  madvise(data_, map_bytes_ - kHugePage, MADV_HUGEPAGE);
+Pool::Pool(std::int64_t bytes) {
+  Result<HostBuffer> memory = HostBuffer::make(bytes);
+  require(memory.status());
+  memory_ = std::move(memory).value();
   Random random(static_cast<std::uint64_t>(bytes));
   for (std::int64_t i = 0; i + 8 <= bytes; i += 8) {
     const std::uint64_t word = random.next();
-    std::memcpy(data_ + i, &word, 8);
+    std::memcpy(data() + i, &word, 8);
   }
-}
-
-Pool::~Pool() {
-  munmap(map_, map_bytes_);
 }
 
 const Pool& shared_pool(std::int64_t bytes) {

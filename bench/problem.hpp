@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvferry/context.hpp"
+#include "kvferry/memory.hpp"
 #include "kvferry/plan.hpp"
 
 namespace kvferry::bench {
@@ -40,21 +41,15 @@ class Spec {
   std::map<std::string, std::string> values_;
 };
 
-// Huge pages where the system gives them, touched, filled with random bytes.
+// Filled with random bytes.
 class Pool {
  public:
   explicit Pool(std::int64_t bytes);
-  ~Pool();
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
-  std::byte* data() const { return data_; }
-  std::int64_t bytes() const { return bytes_; }
+  std::byte* data() const { return memory_.data(); }
+  std::int64_t bytes() const { return memory_.bytes(); }
 
  private:
-  std::byte* data_ = nullptr;
-  std::int64_t bytes_ = 0;
-  void* map_ = nullptr;
-  std::size_t map_bytes_ = 0;
+  HostBuffer memory_;
 };
 
 // One for each size, kept for the problems that follow: filling one takes longer than most measurements.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What all operators have in common: plans, contexts, streams, workspaces, errors.
-#include <dirent.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "example_calls.hpp"
+#include "process_threads.hpp"
 
 namespace kvferry {
 namespace {
@@ -65,14 +66,6 @@ class Scratch {
  private:
   std::vector<std::byte> bytes_;
 };
-
-int threads_of_this_process() {
-  int n = 0;
-  DIR* folder = opendir("/proc/self/task");
-  while (const dirent* entry = readdir(folder)) n += entry->d_name[0] != '.' ? 1 : 0;
-  closedir(folder);
-  return n;
-}
 
 TEST(Status, CodesAndNames) {
   EXPECT_TRUE(Status().ok());
@@ -492,6 +485,49 @@ TEST(Context, Threads) {
   const Result<Plan> planned = plan(example.args, with_threads(-3));
   EXPECT_EQ(planned.status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(has(planned.status().message(), "-3"));
+}
+
+TEST(Context, Processors) {
+  cpu_set_t own;
+  ASSERT_EQ(sched_getaffinity(0, sizeof own, &own), 0);
+  int first = 0;
+  while (!CPU_ISSET(static_cast<std::size_t>(first), &own)) ++first;
+  GatherExample example;
+  ContextOptions options;
+  options.cpus = {first, first};
+  EXPECT_EQ(Context(options).threads(), 1);  // the default follows them
+  EXPECT_TRUE(plan(example.args, Context(options)).ok());
+  options.threads = 3;
+  EXPECT_EQ(Context(options).threads(), 3);
+  for (const int bad : {-1, CPU_SETSIZE - 1, CPU_SETSIZE, 1 << 30}) {
+    options.cpus = {first, bad};
+    const Result<Plan> planned = plan(example.args, Context(options));
+    ASSERT_FALSE(planned.ok()) << bad;
+    EXPECT_EQ(planned.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(has(planned.status().message(), "cpus[1] is " + std::to_string(bad)))
+        << planned.status().message();
+  }
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&own, &after));
+}
+
+TEST(Context, ProcessorsBeyondThoseOfABoundThread) {
+  cpu_set_t own, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof own, &own), 0);
+  if (CPU_COUNT(&own) < 2) GTEST_SKIP() << "needs two processors";
+  int first = 0;
+  while (!CPU_ISSET(static_cast<std::size_t>(first), &own)) ++first;
+  ContextOptions options;
+  for (int cpu = first; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &own)) options.cpus.push_back(cpu);
+  }
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(first), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_TRUE(plan(GatherExample().args, Context(options)).ok());
+  EXPECT_EQ(Context(options).threads(), CPU_COUNT(&own));
+  ASSERT_EQ(sched_setaffinity(0, sizeof own, &own), 0);
 }
 
 TEST(Context, SmallCallsStartNoThread) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kvferry/status.hpp"
 #include "kvferry/tensor.hpp"
@@ -27,6 +28,9 @@ struct StreamState;
 // many followed. The destructor waits; a Status that nobody fetched is lost.
 //
 // Thread-safe: any thread may enqueue or wait; wait() covers what was enqueued before the call.
+//
+// After fork() a stream stays with the parent. In the child wait() and calls of contexts that have it are
+// kUnavailable, and its destructor only forgets it: make a new one.
 class KVFERRY_EXPORT Stream {
  public:
   Stream();
@@ -44,9 +48,13 @@ class KVFERRY_EXPORT Stream {
 
 struct ContextOptions {
   Device device;
-  // Threads that an operator may use, the caller's included. 0: KVFERRY_NUM_THREADS, else the processors that
-  // this process may run on.
+  // Threads that an operator may use, the caller's included. 0: KVFERRY_NUM_THREADS, else as many as there
+  // are `cpus`, else as there are processors that the thread which makes the context may run on.
   int threads = 0;
+  // Processors that the helper threads may run on, each on any of them. Empty: those of the thread whose call
+  // starts them. The calling thread is never bound; for a set of its own (a NUMA node, say) bind it yourself.
+  // One that this process may not use is an error of the first plan().
+  std::vector<int> cpus;
   // Null: operators run in the calling thread (with its helpers) and return the final Status.
   // The stream must outlive the context.
   Stream* stream = nullptr;
@@ -66,6 +74,17 @@ struct ContextOptions {
 // Thread-safe. Calls that run at the same time through one context do not share its helper threads (the
 // second runs with its caller's thread alone), and one-call forms take turns: give each thread that matters a
 // context.
+//
+// Beside threads of your own (OpenMP, an engine's pool):
+// - Calls from inside a parallel region: one context with threads = 1 for each thread (or, without the
+//   one-call forms, for all of them), so that no processor has two threads to run. A shared context with more
+//   threads is safe: one of the calls at a time has the helpers, the others run alone.
+// - Calls between parallel regions: helpers spin for about 50 us after a call and then sleep. The other
+//   side's threads should not spin longer (OMP_WAIT_POLICY=passive): while they do, they hold the processors
+//   that the helpers want. A call never waits for a helper that has not begun, so it costs speed at most.
+//
+// After fork() a context works in the child, which starts helper threads of its own, whatever threads of the
+// parent did at that moment. Streams stay behind (see above).
 class KVFERRY_EXPORT Context {
  public:
   explicit Context(ContextOptions options = {});

@@ -3,31 +3,21 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <thread>
-
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 #include "core/context_state.hpp"
+#include "core/processors.hpp"
 
 namespace kvferry {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-
-int available_processors() noexcept {
-#ifdef __linux__
-  cpu_set_t set;  // hardware_concurrency() ignores taskset and cpusets
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 }  // namespace
 
@@ -43,9 +33,13 @@ Context::Context(ContextOptions options) : state_(std::make_shared<internal::Con
                fmt::format("ContextOptions: threads is {}, expected 0 to {}", o.threads, kMaxThreads));
     return;
   }
+  if (Status status = internal::check_processors(o.cpus); !status.ok()) {
+    state_->environment = std::move(status);
+    return;
+  }
   state_->threads = o.threads;
   if (o.threads != 0) return;
-  state_->threads = available_processors();
+  state_->threads = o.cpus.empty() ? internal::available_processors() : internal::count_processors(o.cpus);
   const char* text = std::getenv("KVFERRY_NUM_THREADS");
   if (text == nullptr || *text == '\0') return;
   int threads = 0;
@@ -68,8 +62,23 @@ int Context::threads() const noexcept {
 }
 
 namespace internal {
+namespace {
 
-void* ContextState::workspace(std::int64_t bytes) noexcept {
+// Those of a parent process, found in a child: their mutexes may be locked and their threads do not exist, so
+// they are never destroyed. In a list, for leak checkers.
+std::atomic<ProcessState*> lost_states = nullptr;
+
+void lose(ProcessState* state) noexcept {
+  state->next_lost = lost_states.load(std::memory_order_relaxed);
+  while (!lost_states.compare_exchange_weak(state->next_lost, state)) {
+  }
+}
+
+}  // namespace
+
+ProcessState::ProcessState() noexcept : process(getpid()) {}
+
+void* ProcessState::workspace(std::int64_t bytes) noexcept {
   if (bytes > workspace_bytes) {
     const std::int64_t wanted = std::max(bytes, 2 * workspace_bytes);
     try {
@@ -80,6 +89,26 @@ void* ContextState::workspace(std::int64_t bytes) noexcept {
     workspace_bytes = wanted;
   }
   return workspaces.empty() ? nullptr : workspaces.back().get();
+}
+
+ContextState::ContextState() : process_(new ProcessState) {}
+
+ContextState::~ContextState() {
+  ProcessState* const state = process_.load(std::memory_order_acquire);
+  state->process == getpid() ? delete state : lose(state);
+}
+
+ProcessState* ContextState::here() noexcept {
+  ProcessState* state = process_.load(std::memory_order_acquire);
+  if (state->process == getpid()) return state;
+  auto* const fresh = new (std::nothrow) ProcessState;
+  if (fresh == nullptr) return nullptr;
+  if (process_.compare_exchange_strong(state, fresh, std::memory_order_acq_rel)) {
+    lose(state);
+    return fresh;
+  }
+  delete fresh;  // another thread of this child was first
+  return state;
 }
 
 }  // namespace internal

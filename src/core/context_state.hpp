@@ -3,10 +3,14 @@
 // What a Context holds: resolved options, the backend's threads, the workspace of the one-call forms.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
+
+#include <sys/types.h>
 
 #include "kvferry/context.hpp"
 
@@ -20,10 +24,13 @@ struct BackendState {
   virtual ~BackendState() = default;
 };
 
-struct ContextState : std::enable_shared_from_this<ContextState> {
-  ContextOptions options;
-  int threads = 1;
-  Status environment;  // what is wrong in KVFERRY_* variables, told by the first plan()
+// Everything that fork() takes away (threads) or may leave locked for ever. A forked child gets one of its
+// own.
+struct ProcessState {
+  ProcessState() noexcept;
+
+  const pid_t process;
+  ProcessState* next_lost = nullptr;
 
   std::mutex backend_mutex;
   std::unique_ptr<BackendState> backend;
@@ -37,6 +44,23 @@ struct ContextState : std::enable_shared_from_this<ContextState> {
 
   // REQUIRES workspace_mutex. Null when there is no memory.
   void* workspace(std::int64_t bytes) noexcept;
+};
+
+struct ContextState : std::enable_shared_from_this<ContextState> {
+  ContextState();
+  ContextState(const ContextState&) = delete;
+  ContextState& operator=(const ContextState&) = delete;
+  ~ContextState();
+
+  ContextOptions options;
+  int threads = 1;
+  Status environment;  // what is wrong in the options or in KVFERRY_* variables, told by the first plan()
+
+  // Of the calling process. Null in a forked child that has no memory for one.
+  ProcessState* here() noexcept;
+
+ private:
+  std::atomic<ProcessState*> process_;
 };
 
 }  // namespace kvferry::internal

@@ -119,11 +119,12 @@ inline void need(Status& status, const PlanBody& body, const char* name, const v
 }
 
 // Puts a call behind everything that the stream already holds. `call` gets what it was enqueued with; both
-// shared pointers keep their objects alive until then.
+// shared pointers keep their objects alive until then. kUnavailable if the stream belongs to the process that
+// this one was forked from.
 using StreamCall = Status (*)(const PlanBody&, const void* buffers, ContextState&);
 inline constexpr std::size_t kMaxBufferBytes = 192;
-void enqueue(Stream& stream, StreamCall call, std::shared_ptr<const PlanBody> body, const void* buffers,
-             std::size_t buffer_bytes, std::shared_ptr<ContextState> state);
+Status enqueue(Stream& stream, StreamCall call, std::shared_ptr<const PlanBody> body, const void* buffers,
+               std::size_t buffer_bytes, std::shared_ptr<ContextState> state);
 
 // run() of every operator: Body::check(buffers) covers pointers and workspace, then now or on the stream.
 template <class Body, class Buffers>
@@ -143,19 +144,20 @@ Status run_plan(Operator op, const Plan& plan, const Buffers& buffers, const Con
       const auto& typed = static_cast<const Body&>(b);
       return typed.impl->run(typed, *static_cast<const Buffers*>(held), s);
     };
-    enqueue(*state.options.stream, call, plan.body(), &buffers, sizeof buffers, state.shared_from_this());
-    return {};
+    return enqueue(*state.options.stream, call, plan.body(), &buffers, sizeof buffers,
+                   state.shared_from_this());
   });
 }
 
 // run() with the context's own workspace.
 template <class Buffers>
 Status run_in_context(const Plan& plan, Buffers buffers, const Context& context) noexcept {
-  ContextState& state = context.state();
-  const std::lock_guard lock(state.workspace_mutex);
+  ProcessState* const state = context.state().here();
+  if (state == nullptr) return {StatusCode::kOutOfMemory, std::string()};
+  const std::lock_guard lock(state->workspace_mutex);
   buffers.workspace.bytes = plan.workspace_bytes();
   if (buffers.workspace.bytes > 0) {
-    buffers.workspace.data = state.workspace(buffers.workspace.bytes);
+    buffers.workspace.data = state->workspace(buffers.workspace.bytes);
     if (buffers.workspace.data == nullptr) return {StatusCode::kOutOfMemory, std::string()};
   }
   return run(plan, buffers, context);

@@ -35,6 +35,8 @@ VECTOR = "src/backends/cpu/vector_copy.hpp"
 MOVE_HPP = "src/backends/cpu/move.hpp"
 POOL = "src/backends/cpu/parallel_for.cpp"
 STREAM = "src/backends/cpu/stream.cpp"
+CONTEXT = "src/core/context.cpp"
+BUFFER = "src/backends/cpu/host_buffer.cpp"
 
 MUTANTS = [
     # gather
@@ -140,5 +142,10 @@ MUTANTS = [
     # threads and streams
     Mutant("last claim lost", POOL, "return {ceil_div(units, units_per_claim), units_per_claim, bytes};", "return {units / units_per_claim, units_per_claim, bytes};", "gather|scatter|group_memcpy"),
     Mutant("caller does not wait", POOL, "done_.load(std::memory_order_acquire) != claims; ++spins)", "done_.load(std::memory_order_acquire) < claims - 1; ++spins)", ""),
+    Mutant("helpers are not bound", POOL, "bind_this_thread(cpus_);", "(void)cpus_;", "parallel_for"),
+    Mutant("a forked child uses its parent's helpers", CONTEXT, "if (state->process == getpid()) return state;", "if (state->process != 0) return state;", "fork"),
+    Mutant("a forked child waits for its parent's stream", STREAM, "if (process == getpid()) return {};", "if (process != 0) return {};", "fork"),
+    Mutant("touching pages erases them", BUFFER, "__atomic_fetch_or(", "__atomic_fetch_and(", "host_buffer"),
+    Mutant("the last page is not touched", BUFFER, "internal::ceil_div(end, kHugePage), [&]", "end / kHugePage, [&]", "host_buffer"),
     Mutant("refusal told twice", STREAM, "std::exchange(first_error, Status())", "first_error", "api|gather"),
 ]

@@ -19,7 +19,7 @@ Result<KeyValue> KeyValue::make(const Shard& shard, std::int64_t rows, std::int6
                                 const Context& context) {
   KeyValue memory;
   for (const Part part : parts_of(shard)) {
-    Result<HugeBuffer> buffer = HugeBuffer::make(rows * row_bytes_of(shard, part));
+    Result<HostBuffer> buffer = HostBuffer::make(rows * row_bytes_of(shard, part));
     if (!buffer.ok()) return buffer.status();
     buffer->touch(touched_rows * row_bytes_of(shard, part), context);
     (part == Part::kKey ? memory.key : memory.value) = std::move(buffer).value();

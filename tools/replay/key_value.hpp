@@ -8,9 +8,9 @@
 #include <span>
 
 #include "kvferry/context.hpp"
+#include "kvferry/memory.hpp"
 #include "kvferry/status.hpp"
 #include "tools/replay/content.hpp"
-#include "tools/replay/memory.hpp"
 #include "tools/replay/models.hpp"
 
 namespace kvferry::replay {
@@ -22,8 +22,8 @@ inline std::int64_t row_bytes_of(const Shard& shard, Part part) {
 }
 
 struct KeyValue {
-  HugeBuffer key;
-  HugeBuffer value;  // empty without V
+  HostBuffer key;
+  HostBuffer value;  // empty without V
 
   // Touches the first rows.
   static Result<KeyValue> make(const Shard& shard, std::int64_t rows, std::int64_t touched_rows,

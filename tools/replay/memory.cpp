@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/replay/memory.hpp"
 
-#include <fmt/format.h>
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -17,12 +13,11 @@
 
 #include "backends/cpu/parallel_for.hpp"
 #include "harness/waiting.hpp"
+#include "kvferry/memory.hpp"
 #include "tools/replay/numbers.hpp"
 
 namespace kvferry::replay {
 namespace {
-
-constexpr std::int64_t kHugePage = 2 << 20;
 
 std::int64_t kilobytes(const char* path, const std::string& key) {
   std::ifstream file(path);
@@ -59,37 +54,6 @@ bool can_stream() {
 
 }  // namespace
 
-Result<HugeBuffer> HugeBuffer::make(std::int64_t bytes) {
-  HugeBuffer b;
-  if (bytes == 0) return b;
-  b.map_bytes_ = usize((bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage);
-  void* map = mmap(nullptr, b.map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (map == MAP_FAILED) {
-    return Status(StatusCode::kOutOfMemory,
-                  fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno)));
-  }
-  b.map_ = map;
-  const auto address = reinterpret_cast<std::uintptr_t>(map);
-  b.data_ = static_cast<std::byte*>(map) + (0 - address) % kHugePage;
-  b.bytes_ = bytes;
-  // A refusal only costs speed.
-  static_cast<void>(madvise(b.data_, b.map_bytes_ - kHugePage, MADV_HUGEPAGE));
-  return b;
-}
-
-HugeBuffer::~HugeBuffer() {
-  if (map_ != nullptr) munmap(map_, map_bytes_);
-}
-
-void HugeBuffer::touch(std::int64_t bytes, const Context& context) const {
-  bytes = std::min(bytes, bytes_);
-  const std::int64_t pages = (bytes + kHugePage - 1) / kHugePage;
-  internal::cpu::parallel_for(context.state(), pages, [&](std::int64_t p) {
-    for (std::int64_t at = p * kHugePage; at < std::min(bytes, (p + 1) * kHugePage); at += 4096)
-      data_[at] = {};
-  });
-}
-
 std::int64_t peak_memory() {
   return kilobytes("/proc/self/status", "VmHWM:");
 }
@@ -105,12 +69,10 @@ Result<double> measure_copy_limit(const Context& context) {
   constexpr std::int64_t kBytes = 256 << 20;
   constexpr std::int64_t kPiece = 4 << 20;
   constexpr std::size_t kSamples = 9, kMostTries = 27;
-  Result<HugeBuffer> src = HugeBuffer::make(kBytes);
+  const Result<HostBuffer> src = HostBuffer::make(kBytes, context);
   if (!src.ok()) return src.status();
-  Result<HugeBuffer> dst = HugeBuffer::make(kBytes);
+  const Result<HostBuffer> dst = HostBuffer::make(kBytes, context);
   if (!dst.ok()) return dst.status();
-  src->touch(kBytes, context);
-  dst->touch(kBytes, context);
   const bool stream = can_stream();
   // A sample counts if no thread waited for a processor. On a machine that is never quiet all of them do.
   std::vector<double> quiet, all;
@@ -118,8 +80,8 @@ Result<double> measure_copy_limit(const Context& context) {
     const std::int64_t waited = harness::nanoseconds_waited();
     const auto start = std::chrono::steady_clock::now();
     internal::cpu::parallel_for(context.state(), kBytes / kPiece, [&](std::int64_t piece) {
-      std::byte* to = dst->data() + piece * kPiece;
-      const std::byte* from = src->data() + piece * kPiece;
+      std::byte* to = dst.value().data() + piece * kPiece;
+      const std::byte* from = src.value().data() + piece * kPiece;
       stream ? stream_copy(to, from, kPiece) : static_cast<void>(std::memcpy(to, from, usize(kPiece)));
     });
     all.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

@@ -20,6 +20,7 @@ struct RegularStore {
   }
 };
 struct StreamingStore : RegularStore {
+  static constexpr bool kStreams = true;
   KVFERRY_TARGET static void put(std::byte* p, __m256i v) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v);
   }

@@ -22,6 +22,7 @@ struct RegularStore {
   }
 };
 struct StreamingStore : RegularStore {
+  static constexpr bool kStreams = true;
   // The only non-temporal store there is takes a pair of registers, and GCC has no name for it.
   static void put(std::byte* p, uint8x16x2_t v) {
     asm("stnp %q1, %q2, [%3]"

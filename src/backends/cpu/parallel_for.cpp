@@ -2,21 +2,24 @@
 #include "backends/cpu/parallel_for.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <system_error>
 
 #include "backends/cpu/tuning.hpp"
 #include "core/checked_math.hpp"
+#include "core/processors.hpp"
 
 namespace kvferry::internal::cpu {
 namespace {
 
 // Spinning catches the next layer's call of a burst; longer would steal a shared core from the caller's own
-// work.
+// work. So does a helper that was woken on the caller's core, unless it gives way now and then.
 constexpr int kSpins = 2000;
+constexpr int kSpinsBetweenYields = 64;
 
 void pause() noexcept {
 #if defined(__x86_64__)
@@ -28,18 +31,12 @@ void pause() noexcept {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) noexcept : threads_(threads), owner_(getpid()) {}
+ThreadPool::ThreadPool(int threads, const std::vector<int>& cpus) noexcept : threads_(threads), cpus_(cpus) {}
 
 ThreadPool::~ThreadPool() {
-  if (getpid() != owner_) {  // a forked child has the objects but not the threads
-    for (std::thread& helper : helpers_) helper.detach();
-    return;
-  }
-  {
-    const std::lock_guard lock(sleep_mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
+  stop_.store(true, std::memory_order_seq_cst);
+  jobs_.fetch_add(1, std::memory_order_seq_cst);
+  jobs_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
 }
 
@@ -65,8 +62,7 @@ bool ThreadPool::work_once() noexcept {
 }
 
 void ThreadPool::run(std::int64_t claims, Function function, void* closure) noexcept {
-  const std::unique_lock lock(job_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) {
+  if (busy_.exchange(true, std::memory_order_acquire)) {
     for (std::int64_t i = 0; i < claims; ++i) function(closure, i);
     return;
   }
@@ -76,12 +72,13 @@ void ThreadPool::run(std::int64_t claims, Function function, void* closure) noex
   total_ = claims;
   done_.store(0, std::memory_order_relaxed);
   remaining_.store(claims, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    {
-      const std::lock_guard sleep_lock(sleep_mutex_);
-      ++jobs_;
+  if (const int sleepers = sleepers_.load(std::memory_order_seq_cst); sleepers > 0) {
+    jobs_.fetch_add(1, std::memory_order_seq_cst);
+    if (claims > sleepers) {
+      jobs_.notify_all();
+    } else {  // the caller takes one claim itself
+      for (std::int64_t i = 1; i < claims; ++i) jobs_.notify_one();
     }
-    wake_.notify_all();
   }
   while (work_once()) {
   }
@@ -92,31 +89,36 @@ void ThreadPool::run(std::int64_t claims, Function function, void* closure) noex
       std::this_thread::yield();  // a helper is in its last claim, perhaps on our core
     }
   }
+  busy_.store(false, std::memory_order_release);
 }
 
 void ThreadPool::helper_loop() noexcept {
+  bind_this_thread(cpus_);
   for (;;) {
     while (work_once()) {
     }
-    for (int spins = 0; spins < kSpins && remaining_.load(std::memory_order_relaxed) <= 0; ++spins) pause();
-    if (remaining_.load(std::memory_order_relaxed) > 0) continue;
-    std::unique_lock lock(sleep_mutex_);
-    if (stop_) return;
-    // Announce, then look again: a caller that published before seeing the announcement has left work behind.
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    const std::uint64_t seen = jobs_;
-    if (remaining_.load(std::memory_order_seq_cst) <= 0) {
-      wake_.wait(lock, [&] { return stop_ || jobs_ != seen; });
+    for (int spins = 1; spins <= kSpins && remaining_.load(std::memory_order_relaxed) <= 0; ++spins) {
+      spins % kSpinsBetweenYields == 0 ? std::this_thread::yield() : pause();
     }
+    if (remaining_.load(std::memory_order_relaxed) > 0) continue;
+    // Announce, then look again: a caller that published before seeing the announcement has left work behind.
+    // No lock: a caller must not wait for a helper that was descheduled here.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    const int seen = jobs_.load(std::memory_order_seq_cst);
+    const bool stop = stop_.load(std::memory_order_seq_cst);
+    if (!stop && remaining_.load(std::memory_order_seq_cst) <= 0) jobs_.wait(seen, std::memory_order_seq_cst);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    if (stop_) return;
+    if (stop) return;
   }
 }
 
-ThreadPool& thread_pool(ContextState& state) {
-  const std::lock_guard lock(state.backend_mutex);
-  if (state.backend == nullptr) state.backend = std::make_unique<ThreadPool>(state.threads);
-  return static_cast<ThreadPool&>(*state.backend);
+ThreadPool* thread_pool(ContextState& state) noexcept {
+  ProcessState* const here = state.here();
+  if (here == nullptr) return nullptr;
+  const std::lock_guard lock(here->backend_mutex);
+  if (here->backend == nullptr)
+    here->backend.reset(new (std::nothrow) ThreadPool(state.threads, state.options.cpus));
+  return static_cast<ThreadPool*>(here->backend.get());
 }
 
 Split split(std::int64_t units, std::int64_t bytes_per_unit, int threads) noexcept {

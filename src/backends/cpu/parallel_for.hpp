@@ -4,23 +4,19 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
-
-#include <sys/types.h>
 
 #include "core/context_state.hpp"
 
 namespace kvferry::internal::cpu {
 
 // One job at a time. The caller claims like every helper and returns when all claims are done; it never waits
-// for a helper that has claimed nothing, so a helper that is asleep, descheduled or lost in a fork costs
-// speed, not correctness.
+// for a helper that has claimed nothing, so a helper that is asleep, descheduled or could not be started
+// costs speed, not correctness. REQUIRES that it is used by the process that made it (ContextState::here()).
 //
 // `remaining_` is the whole hand-over: whoever takes it from r to r-1 owns claim total-r of the job that is
 // current at that moment. The job cannot end before that claim is done, so its fields are stable to read
@@ -29,11 +25,13 @@ class ThreadPool : public BackendState {
  public:
   using Function = void (*)(void* closure, std::int64_t claim) noexcept;
 
-  explicit ThreadPool(int threads) noexcept;  // the caller included; helpers start with the first job
+  // `threads` includes the caller; helpers start with the first job and run on `cpus` (empty: where their
+  // starter may), which must outlive the pool.
+  ThreadPool(int threads, const std::vector<int>& cpus) noexcept;
   ~ThreadPool() override;
 
-  int threads() const noexcept { return threads_; }
-  // Runs function(closure, 0 .. claims-1), each once. Serial when another thread's job is running.
+  // Runs function(closure, 0 .. claims-1), each once. Serial when another job is running: another thread's,
+  // or the one that this call is part of.
   void run(std::int64_t claims, Function function, void* closure) noexcept;
 
  private:
@@ -42,7 +40,8 @@ class ThreadPool : public BackendState {
   void helper_loop() noexcept;
 
   const int threads_;
-  std::mutex job_mutex_;  // held by the running caller
+  const std::vector<int>& cpus_;
+  std::atomic<bool> busy_{false};  // with a job, whose caller owns the fields below
 
   Function function_ = nullptr;
   void* closure_ = nullptr;
@@ -50,16 +49,14 @@ class ThreadPool : public BackendState {
   alignas(64) std::atomic<std::int64_t> remaining_{0};
   alignas(64) std::atomic<std::int64_t> done_{0};
 
-  alignas(64) std::mutex sleep_mutex_;
-  std::condition_variable wake_;
-  std::atomic<int> sleepers_{0};
-  std::uint64_t jobs_ = 0;  // guarded by sleep_mutex_: what a sleeper waits for
-  bool stop_ = false;       // guarded by sleep_mutex_
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<int> jobs_{0};  // what a sleeper waits for: it changes when sleepers are to look again
+  std::atomic<bool> stop_{false};
   std::vector<std::thread> helpers_;
-  pid_t owner_ = 0;
 };
 
-ThreadPool& thread_pool(ContextState& state);
+// Of this context in this process; null when there is no memory for one.
+ThreadPool* thread_pool(ContextState& state) noexcept;
 
 // Splits work into claims of about equal bytes. Units are what it can be split at: tokens, pairs, bytes. One
 // claim below the parallel threshold.
@@ -75,11 +72,12 @@ std::string describe_units(std::int64_t units, std::int64_t bytes_per_unit, int 
 
 template <class Body>
 void parallel_for(ContextState& state, std::int64_t claims, Body&& body) noexcept {
-  if (claims <= 1 || state.threads == 1) {
+  ThreadPool* const pool = claims <= 1 || state.threads == 1 ? nullptr : thread_pool(state);
+  if (pool == nullptr) {
     for (std::int64_t i = 0; i < claims; ++i) body(i);
     return;
   }
-  thread_pool(state).run(
+  pool->run(
       claims,
       [](void* closure, std::int64_t claim) noexcept {
         (*static_cast<std::remove_reference_t<Body>*>(closure))(claim);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -30,6 +31,7 @@ struct StreamState {
   Status first_error;
   std::uint64_t later_errors = 0;
   bool stop = false;
+  const pid_t process = getpid();
   std::thread worker;
 
   StreamState() : worker([this] { work(); }) {}
@@ -40,6 +42,16 @@ struct StreamState {
     }
     changed.notify_all();
     worker.join();
+  }
+
+  // A forked child has this object, perhaps locked, but not the worker: nothing of it may be used there.
+  Status check_process() const {
+    if (process == getpid()) return {};
+    return {
+        StatusCode::kUnavailable,
+        fmt::format("Stream: belongs to process {}, from which this one ({}) was forked: its thread is not "
+                    "here; make a new stream",
+                    process, getpid())};
   }
 
   void work() {
@@ -95,21 +107,26 @@ struct StreamState {
   }
 };
 
-void enqueue(Stream& stream, StreamCall call, std::shared_ptr<const PlanBody> body, const void* buffers,
-             std::size_t buffer_bytes, std::shared_ptr<ContextState> state) {
+Status enqueue(Stream& stream, StreamCall call, std::shared_ptr<const PlanBody> body, const void* buffers,
+               std::size_t buffer_bytes, std::shared_ptr<ContextState> state) {
+  if (Status status = stream.state().check_process(); !status.ok()) return status;
   StreamTask task;
   task.call = call;
   task.body = std::move(body);
   task.context = std::move(state);
   std::memcpy(task.buffers.data(), buffers, buffer_bytes);
   stream.state().push(std::move(task));
+  return {};
 }
 
 }  // namespace internal
 
 Stream::Stream() : state_(std::make_unique<internal::StreamState>()) {}
-Stream::~Stream() = default;
+Stream::~Stream() {
+  if (!state_->check_process().ok()) static_cast<void>(state_.release());
+}
 Status Stream::wait() {
+  if (Status status = state_->check_process(); !status.ok()) return status;
   return state_->wait();
 }
 
