@@ -36,5 +36,5 @@ differences=$(mktemp)
 trap 'rm -f "$differences"' EXIT
 same "the library" < <(grep '^kvferry_' <<<"$symbols")
 same "kvferry.h" < <(tr '\n' ' ' <"$here/../../include/kvferry/kvferry.h" | grep -oE 'KVFERRY_API [^(;]*\(' |
-                       sed -E 's/.*[ *](kvferry_[a-z_]+)\($/\1/')
+                       sed -nE 's/.*[ *](kvferry_[a-z_]+)\($/\1/p')
 exit $failed
