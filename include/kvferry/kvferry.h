@@ -50,8 +50,8 @@
 //
 // What an operator does to the last byte, for bad indices and for empty operands stands in the C++ header of
 // its name, include/kvferry/ops/<operator>.hpp; docs/ops/<operator>.md introduces it, docs/c_api.md this API.
-#ifndef KVFERRY_KVFERRY_H_
-#define KVFERRY_KVFERRY_H_
+#ifndef KVFERRY_KVFERRY_H
+#define KVFERRY_KVFERRY_H
 
 // NOLINTBEGIN(*): C's names, headers and typedefs are not those of the C++ sources.
 #include <stddef.h>
@@ -89,7 +89,7 @@ typedef enum kvferry_status {
 } kvferry_status;
 
 // "invalid_argument", ...; "unknown" for a number that is none.
-KVFERRY_API const char* kvferry_status_name(int status);
+KVFERRY_API const char* kvferry_status_name(kvferry_status status);
 
 // Text of the last call of this thread that failed, "" if none did. Calls that succeed leave it alone. Valid
 // until the next call of this thread that fails.
@@ -601,4 +601,4 @@ KVFERRY_API kvferry_status kvferry_gather_dequant(const kvferry_gather_dequant_a
 #endif
 // NOLINTEND(*)
 
-#endif  // KVFERRY_KVFERRY_H_
+#endif  // KVFERRY_KVFERRY_H

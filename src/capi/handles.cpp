@@ -73,7 +73,7 @@ int kvferry_version() {
   return KVFERRY_VERSION;
 }
 
-const char* kvferry_status_name(int status) {
+const char* kvferry_status_name(kvferry_status status) {
   return to_string(static_cast<StatusCode>(status));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/operators.hpp"
 
+#include <memory>
+
 #include "capi/handles.hpp"
 
 namespace kvferry::capi {
@@ -69,7 +71,7 @@ kvferry_status make_plan(Operator op, const Args* args, const kvferry_context* c
     if (!reader.ok()) return reader.take();
     Result<Plan> made = plan(read_args, context->context);
     if (!made.ok()) return made.status();
-    *plan_out = new kvferry_plan(std::move(made).value());
+    *plan_out = std::make_unique<kvferry_plan>(std::move(made).value()).release();
     return {};
   });
 }

@@ -93,7 +93,7 @@ class Views {
   TensorView next() {
     ++n_;
     TensorView view;
-    view.data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(n_ * 4096));
+    view.data = reinterpret_cast<void*>(std::uintptr_t{4096} * static_cast<std::uintptr_t>(n_));
     view.dtype = static_cast<DType>(n_ % 14);
     view.device = {n_ % 2 == 0 ? DeviceType::kCpu : DeviceType::kCuda, n_ % 5};
     view.rank = n_ % (kMaxRank + 1);
@@ -101,12 +101,12 @@ class Views {
       view.shape[static_cast<std::size_t>(axis)] = 10 * n_ + axis;
       view.strides[static_cast<std::size_t>(axis)] = -1000 * n_ + axis;
     }
-    view.offset = 7 * n_;
+    view.offset = std::int64_t{7} * n_;
     return view;
   }
-  std::vector<TensorView> list(int count) {
-    std::vector<TensorView> views;
-    for (int i = 0; i < count; ++i) views.push_back(next());
+  std::vector<TensorView> list(std::size_t count) {
+    std::vector<TensorView> views(count);
+    for (TensorView& view : views) view = next();
     return views;
   }
 
@@ -243,17 +243,17 @@ TEST(CapiArgs, EveryPointerArrives) {
 }
 
 // A struct without padding can grow without giving old bytes a new meaning.
-template <class Struct, std::size_t kBytes>
-constexpr bool kHasNoPadding = sizeof(Struct) == kBytes;
-static_assert(kHasNoPadding<kvferry_context_options, 6 * 8>);
-static_assert(kHasNoPadding<kvferry_gather_pa_kv_cache_args, 11 * 8>);
-static_assert(kHasNoPadding<kvferry_scatter_pa_kv_cache_args, 15 * 8>);
-static_assert(kHasNoPadding<kvferry_group_memcpy_args, 8 * 8>);
-static_assert(kHasNoPadding<kvferry_gather_selection_kv_cache_args, 18 * 8>);
-static_assert(kHasNoPadding<kvferry_copy_blocks_args, 6 * 8>);
-static_assert(kHasNoPadding<kvferry_swap_blocks_args, 7 * 8>);
-static_assert(kHasNoPadding<kvferry_transfer_layers_args, 9 * 8>);
-static_assert(kHasNoPadding<kvferry_gather_dequant_args, 8 * 8>);
+template <class Struct, std::size_t kMembers>
+constexpr bool kHasNoPadding = sizeof(Struct) == 8 * kMembers;
+static_assert(kHasNoPadding<kvferry_context_options, 6>);
+static_assert(kHasNoPadding<kvferry_gather_pa_kv_cache_args, 11>);
+static_assert(kHasNoPadding<kvferry_scatter_pa_kv_cache_args, 15>);
+static_assert(kHasNoPadding<kvferry_group_memcpy_args, 8>);
+static_assert(kHasNoPadding<kvferry_gather_selection_kv_cache_args, 18>);
+static_assert(kHasNoPadding<kvferry_copy_blocks_args, 6>);
+static_assert(kHasNoPadding<kvferry_swap_blocks_args, 7>);
+static_assert(kHasNoPadding<kvferry_transfer_layers_args, 9>);
+static_assert(kHasNoPadding<kvferry_gather_dequant_args, 8>);
 
 // ---- Plans
 

@@ -99,8 +99,8 @@ static kvferry_tensor ids64(const void* data, int ndim, const int64_t* shape) {
 static kvferry_tensor ids32(const void* data, int ndim, const int64_t* shape) {
   return tensor(data, KVFERRY_DTYPE_INT, 32, ndim, shape);
 }
-static void fill(void* data, size_t count, int first) {
-  for (size_t i = 0; i < count; ++i) ((uint8_t*)data)[i] = (uint8_t)(first + (int)(i * 7 + i / 251));
+static void fill(void* data, size_t count, size_t first) {
+  for (size_t i = 0; i < count; ++i) ((uint8_t*)data)[i] = (uint8_t)(first + i * 7 + i / 251);
 }
 
 // gather_pa_kv_cache: sequences of 3 and 2 tokens in blocks of 2, keys of 6 bytes, values of 5, and a row
@@ -127,9 +127,9 @@ static void make_gather(void) {
   memcpy(gather.table, table, sizeof table);
   gather.lens[0] = 3;
   gather.lens[1] = 2;
-  int row = 0;
-  for (int b = 0; b < 2; ++b) {
-    for (int t = 0; t < gather.lens[b]; ++t, ++row) {
+  int64_t row = 0;
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t t = 0; t < gather.lens[b]; ++t, ++row) {
       const int64_t token = table[b * 2 + t / 2] * 2 + t % 2;
       memcpy(gather.expected.key + row * 3, gather.key_cache + token * 3, 6);
       memcpy(gather.expected.value + row * 5, gather.value_cache + token * 5, 5);
@@ -181,7 +181,7 @@ static void make_scatter(void) {
   fill(scatter.key, sizeof scatter.key, 5);
   fill(scatter.value, sizeof scatter.value, 60);
   memcpy(scatter.slots, slots, sizeof slots);
-  for (int t = 0; t < 3; ++t) {
+  for (int64_t t = 0; t < 3; ++t) {
     if (slots[t] < 0) continue;
     memcpy(scatter.expected.key_cache + slots[t] * 4, scatter.key + t * 4, 4);
     memcpy(scatter.expected.value_cache + slots[t] * 2, scatter.value + t * 2, 2);
@@ -222,10 +222,10 @@ static void make_memcpys(void) {
   static const int64_t shape[2] = {3, 2};
   memset(&memcpys, 0, sizeof memcpys);
   fill(memcpys.src, sizeof memcpys.src, 1);
-  for (int p = 0; p < 3; ++p) {
+  for (int64_t p = 0; p < 3; ++p) {
     memcpys.table[2 * p] = (int64_t)(uintptr_t)(memcpys.src + 5 * (2 - p));
     memcpys.table[2 * p + 1] = (int64_t)(uintptr_t)(memcpys.out + 5 * p);
-    for (int i = 0; i < 5; ++i) memcpys.expected[5 * p + i] = memcpys.src[5 * (2 - p) + i];
+    for (int64_t i = 0; i < 5; ++i) memcpys.expected[5 * p + i] = memcpys.src[5 * (2 - p) + i];
   }
   memcpys.tensor = ids64(memcpys.table, 2, shape);
   memcpys.args = (kvferry_group_memcpy_args){
@@ -258,10 +258,10 @@ static void make_selection(void) {
   selection.full_table[1] = 1;
   selection.lens[0] = 7;
   selection.q[0] = 1;
-  for (int slot = 0; slot < 2; ++slot) {
-    const int id = selection.topk[slot];
-    memcpy(selection.expected.cache + slot * 3,
-           selection.full + (selection.full_table[id / 4] * 4 + id % 4) * 3, 3);
+  for (int64_t slot = 0; slot < 2; ++slot) {
+    const int32_t id = selection.topk[slot];
+    const int64_t token = (int64_t)selection.full_table[id / 4] * 4 + id % 4;
+    memcpy(selection.expected.cache + slot * 3, selection.full + token * 3, 3);
     selection.expected.status[slot] = id;
   }
   selection.expected.status[2] = selection.expected.actual[0] = 2;
@@ -318,11 +318,11 @@ static const int64_t kFourByThree[2] = {4, 3}, kFourByTwo[2] = {4, 2}, kTwoByTwo
 static void make_copies(void) {
   static const int64_t mapping[4] = {0, 3, 1, 2};
   memset(&copies, 0, sizeof copies);
-  fill(copies.out.first, 2 * 3, 20);
-  fill(copies.out.second, 2 * 2, 40);
+  fill(copies.out.first, sizeof copies.out.first / 2, 20);
+  fill(copies.out.second, sizeof copies.out.second / 2, 40);
   memcpy(copies.mapping, mapping, sizeof mapping);
   copies.expected = copies.out;
-  for (int p = 0; p < 2; ++p) {
+  for (int64_t p = 0; p < 2; ++p) {
     memcpy(copies.expected.first + mapping[2 * p + 1] * 3, copies.out.first + mapping[2 * p] * 3, 3);
     memcpy(copies.expected.second + mapping[2 * p + 1] * 2, copies.out.second + mapping[2 * p] * 2, 2);
   }
@@ -359,7 +359,7 @@ static void make_swaps(void) {
   fill(swaps.first, sizeof swaps.first, 20);
   fill(swaps.second, sizeof swaps.second, 40);
   memcpy(swaps.mapping, mapping, sizeof mapping);
-  for (int p = 0; p < 2; ++p) {
+  for (int64_t p = 0; p < 2; ++p) {
     memcpy(swaps.expected.first + mapping[2 * p + 1] * 3, swaps.first + mapping[2 * p] * 3, 3);
     memcpy(swaps.expected.second + mapping[2 * p + 1] * 2, swaps.second + mapping[2 * p] * 2, 2);
   }
@@ -399,10 +399,10 @@ static void make_layers(void) {
   memset(&layers, 0, sizeof layers);
   fill(layers.pools, sizeof layers.pools, 7);
   layers.ids[0] = 2;
-  for (int part = 0; part < 2; ++part) {
-    for (int layer = 0; layer < 2; ++layer) {
-      for (int i = 0; i < 2; ++i)
-        memcpy(layers.expected[i][layer][part], layers.pools[part][layer] + layers.ids[i] * 4, 4);
+  for (int64_t part = 0; part < 2; ++part) {
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      for (int64_t i = 0; i < 2; ++i)
+        memcpy(layers.expected[i][layer][part], layers.pools[part][layer] + (int64_t)layers.ids[i] * 4, 4);
       layers.pointers[part][layer] = layers.pools[part][layer];
       layers.tensors[part][layer] = bytes(layers.pools[part][layer], 4, pool);
     }
@@ -438,17 +438,17 @@ static void make_dequant(void) {
   memset(&dequant, 0, sizeof dequant);
   dequant.table[0] = 1;
   dequant.lens[1] = 2;
-  for (int block = 0; block < 2; ++block) {
-    for (int i = 0; i < 512; ++i) dequant.cache[block][i] = (i + block) % 2 ? 0x40 : 0x38;
-    for (int i = 0; i < 4; ++i) {
+  for (int64_t block = 0; block < 2; ++block) {
+    for (int64_t i = 0; i < 512; ++i) dequant.cache[block][i] = (i + block) % 2 ? 0x40 : 0x38;
+    for (int64_t i = 0; i < 4; ++i) {
       const float scale = (float)(1 << i);
       memcpy(dequant.cache[block] + 512 + 4 * i, &scale, 4);
     }
-    fill(dequant.cache[block] + 528, 128, block);
+    fill(dequant.cache[block] + 528, 128, (size_t)block);
   }
-  for (int row = 0; row < 2; ++row) {
-    const int block = (int)dequant.table[row];
-    for (int i = 0; i < 512; ++i) {
+  for (int64_t row = 0; row < 2; ++row) {
+    const int64_t block = dequant.table[row];
+    for (int64_t i = 0; i < 512; ++i) {
       const float value = (float)(((i + block) % 2 ? 2 : 1) * (1 << i / 128));
       uint32_t bits;
       memcpy(&bits, &value, 4);
@@ -498,6 +498,7 @@ static void spoil_dequant(void) {
 }
 
 // The members that each operator's statics have by the same names.
+// NOLINTBEGIN(bugprone-macro-parentheses): they are names.
 #define FUNCTIONS(name, function)                                                               \
   .plan = function##_plan, .run = function##_run, .once = function##_once, .make = make_##name, \
   .spoil = spoil_##name
@@ -508,6 +509,7 @@ static void spoil_dequant(void) {
 #define POLICY(name)                                                       \
   .record = &name.buffers.error_record, .policy = &name.args.index_policy, \
   .reject = KVFERRY_INDEX_POLICY_REJECT
+// NOLINTEND(bugprone-macro-parentheses)
 
 static const example kExamples[] = {
     {KVFERRY_OP_GATHER_PA_KV_CACHE, FUNCTIONS(gather, gather_pa_kv_cache), MEMORY(gather), POLICY(gather),
@@ -1012,9 +1014,8 @@ static void test_names(void) {
                                           "gather_selection_kv_cache", "copy_blocks",         "swap_blocks",
                                           "transfer_layers",           "gather_dequant"};
   CHECK(kvferry_version() == KVFERRY_VERSION);
-  for (int i = 0; i < 7; ++i) CHECK(strcmp(kvferry_status_name(i), statuses[i]) == 0);
-  CHECK(strcmp(kvferry_status_name(7), "unknown") == 0);
-  CHECK(strcmp(kvferry_status_name(-1), "unknown") == 0);
+  for (int i = 0; i < 7; ++i) CHECK(strcmp(kvferry_status_name((kvferry_status)i), statuses[i]) == 0);
+  CHECK(strcmp(kvferry_status_name((kvferry_status)7), "unknown") == 0);
   for (int i = 0; i < 8; ++i) CHECK(strcmp(kvferry_operator_name(i + 1), operators[i]) == 0);
   CHECK(kvferry_operator_name(0) == NULL);
   CHECK(kvferry_operator_name(9) == NULL);
