@@ -36,7 +36,7 @@ class Reader {
   Struct structure(const char* name, const Struct* given) {
     static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % kMemberBytes == 0);
     Struct copy = {};
-    std::memcpy(&copy, given, known_bytes(name, given, sizeof copy));
+    if (const std::size_t bytes = known_bytes(name, given, sizeof copy)) std::memcpy(&copy, given, bytes);
     return copy;
   }
 
