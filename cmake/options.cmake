@@ -9,7 +9,7 @@ if(PROJECT_IS_TOP_LEVEL)
   # Designated initialisers leave out, on purpose, what keeps its default.
   target_compile_options(
     kvferry_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion
-                              -Wsign-conversion -Wold-style-cast -Wnon-virtual-dtor)
+                              -Wsign-conversion "$<$<COMPILE_LANGUAGE:CXX>:-Wold-style-cast;-Wnon-virtual-dtor>")
 
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
     find_program(CCACHE_PROGRAM ccache)
@@ -20,6 +20,8 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "capi/c_calls.hpp"
 #include "example_calls.hpp"
 
 namespace {
@@ -173,6 +174,79 @@ TEST(Allocation, NoneInScheduleAndCopy) {
   EXPECT_TRUE(ok);
   EXPECT_EQ(after - before, 0);
   EXPECT_TRUE(example.right());
+}
+
+template <class Args, class Buffers, class CStruct, class CBuffers>
+void expect_no_allocation_in_c(const Args& args, Buffers pointers,
+                               kvferry_status (*c_plan)(const CStruct*, const kvferry_context*,
+                                                        kvferry_plan**),
+                               kvferry_status (*c_run)(const kvferry_plan*, const CBuffers*,
+                                                       const kvferry_context*)) {
+  for (const bool with_stream : {false, true}) {
+    kvferry_stream* stream = nullptr;
+    ASSERT_EQ(kvferry_stream_create(&stream), KVFERRY_OK);
+    kvferry_context_options options;
+    KVFERRY_INIT(options);
+    options.threads = 2;
+    options.stream = with_stream ? stream : nullptr;
+    kvferry_context* context = nullptr;
+    ASSERT_EQ(kvferry_context_create(&options, &context), KVFERRY_OK);
+    CArgs to_c;
+    const CStruct c_args = to_c(args);
+    kvferry_plan* planned = nullptr;
+    ASSERT_EQ(c_plan(&c_args, context, &planned), KVFERRY_OK);
+    std::vector<std::byte> memory(static_cast<std::size_t>(kvferry_plan_workspace_bytes(planned)));
+    pointers.workspace = {memory.data(), kvferry_plan_workspace_bytes(planned)};
+    const auto c_pointers = c_buffers<CBuffers>(pointers);
+    const auto run_all = [&](int times) {
+      bool ok = true;
+      for (int i = 0; i < times; ++i) ok = c_run(planned, &c_pointers, context) == KVFERRY_OK && ok;
+      return kvferry_stream_wait(stream) == KVFERRY_OK && ok;
+    };
+    EXPECT_TRUE(run_all(3));
+    const std::int64_t before = allocations;
+    const bool ok = run_all(20);
+    const std::int64_t after = allocations;
+    EXPECT_TRUE(ok);
+    EXPECT_EQ(after - before, 0) << kvferry_plan_describe(planned) << "stream " << with_stream;
+    kvferry_plan_destroy(planned);
+    kvferry_context_destroy(context);
+    kvferry_stream_destroy(stream);
+  }
+}
+
+TEST(Allocation, NoneInRunOfTheCApi) {
+  GatherExample gather;
+  ScatterExample scatter;
+  GroupMemcpyExample copies;
+  SelectionExample selection;
+  BlocksExample blocks;
+  TransferLayersExample layers;
+  GatherDequantExample dequant;
+  expect_no_allocation_in_c(gather.args, buffers(gather.args), kvferry_gather_pa_kv_cache_plan,
+                            kvferry_gather_pa_kv_cache_run);
+  expect_no_allocation_in_c(scatter.args, buffers(scatter.args), kvferry_scatter_pa_kv_cache_plan,
+                            kvferry_scatter_pa_kv_cache_run);
+  expect_no_allocation_in_c(copies.args, buffers(copies.args), kvferry_group_memcpy_plan,
+                            kvferry_group_memcpy_run);
+  expect_no_allocation_in_c(selection.args, buffers(selection.args), kvferry_gather_selection_kv_cache_plan,
+                            kvferry_gather_selection_kv_cache_run);
+  expect_no_allocation_in_c(blocks.copy, blocks.copy_buffers(), kvferry_copy_blocks_plan,
+                            kvferry_copy_blocks_run);
+  expect_no_allocation_in_c(blocks.swap, blocks.swap_buffers(), kvferry_swap_blocks_plan,
+                            kvferry_swap_blocks_run);
+  expect_no_allocation_in_c(layers.args, buffers(layers.args, layers.pointers), kvferry_transfer_layers_plan,
+                            kvferry_transfer_layers_run);
+  expect_no_allocation_in_c(dequant.args, buffers(dequant.args), kvferry_gather_dequant_plan,
+                            kvferry_gather_dequant_run);
+  EXPECT_TRUE(gather.right());
+  EXPECT_TRUE(scatter.right());
+  EXPECT_TRUE(copies.right());
+  EXPECT_TRUE(selection.right());
+  EXPECT_TRUE(blocks.copied());
+  EXPECT_TRUE(blocks.swapped());
+  EXPECT_TRUE(layers.right());
+  EXPECT_TRUE(dequant.right());
 }
 
 TEST(Allocation, NoneInRunOfFractalNzAndStrides) {

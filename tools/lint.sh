@@ -13,14 +13,14 @@ if [ "$1" = fmt ]; then
     echo "fmt: needs clang-format-14: other versions format differently" >&2
     exit 1
   fi
-  sources '*.cpp' '*.hpp' '*.h' | xargs clang-format-14 -i
+  sources '*.cpp' '*.hpp' '*.h' '*.c' | xargs clang-format-14 -i
   exit
 fi
 
 failed=0
 if command -v clang-format-14 >/dev/null; then
   echo "lint: formatting"
-  sources '*.cpp' '*.hpp' '*.h' | xargs clang-format-14 --dry-run -Werror || failed=1
+  sources '*.cpp' '*.hpp' '*.h' '*.c' | xargs clang-format-14 --dry-run -Werror || failed=1
 else
   echo "skipped: format check (needs clang-format-14: other versions format differently)"
 fi

@@ -24,7 +24,7 @@ extract() {
 # quoted PAGE FILE NAME: the block behind its "<!-- from". region FILE NAME: what it must be.
 quoted() {
   awk -v mark="<!-- from $2: $3 -->" '$0 == mark { found = 1; next }
-    found && /^```cpp$/ { inside = 1; next }
+    found && /^```(c|cpp)$/ { inside = 1; next }
     inside && /^```/ { exit }
     inside' "$1"
 }

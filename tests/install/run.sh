@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # run.sh BUILD_FOLDER: installs that build into a temporary folder, moves the folder, and builds and runs
-# examples/cpp/gather.cpp as users do: with find_package, with pkg-config, with the sources as a subproject.
+# examples/cpp/gather.cpp and examples/c/gather.c as users do: with find_package, with pkg-config, and the first
+# with the sources as a subproject.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +15,7 @@ fail() { echo "install: $*" >&2; exit 1; }
 expect_ok() { [ "$("$@" | tail -n 1)" = ok ] || fail "$1 did not end with ok"; }
 launcher=()
 command -v ccache >/dev/null && launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache)
-configure() { cmake -G Ninja -S "$here" "${launcher[@]}" "$@" --log-level=WARNING; }
+configure() { cmake -G Ninja -S "$1" "${launcher[@]}" "${@:2}" --log-level=WARNING; }
 
 echo "install: cmake --install"
 cmake --install "$build" --prefix "$work/first" >/dev/null
@@ -29,12 +30,16 @@ echo "install: every header compiles alone, without the project's own dependenci
 (cd "$prefix/include" && find kvferry -name '*.hpp') | while read -r header; do
   echo "#include <$header>" | c++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I "$prefix/include" -x c++ -
 done
+[ -e "$prefix/include/kvferry/kvferry.h" ] || fail "kvferry.h is not installed"
 ! readelf -d "$lib/libkvferry.so" | grep -E 'NEEDED.*fmt|RPATH|RUNPATH' || fail "libkvferry.so needs a dependency"
 
 echo "install: find_package"
-configure -B "$work/package" -D CMAKE_PREFIX_PATH="$prefix"
-cmake --build "$work/package"
-expect_ok "$work/package/consumer"
+for project in "$here" "$here/c"; do
+  rm -rf "$work/package"
+  configure "$project" -B "$work/package" -D CMAKE_PREFIX_PATH="$prefix"
+  cmake --build "$work/package"
+  expect_ok "$work/package/consumer"
+done
 
 echo "install: pkg-config"
 export PKG_CONFIG_PATH=$lib/pkgconfig
@@ -43,9 +48,12 @@ version=$(sed -n 's/^project(kvferry VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLis
 # shellcheck disable=SC2046  # flags are words
 c++ -std=c++20 "$root/examples/cpp/gather.cpp" -o "$work/consumer" $(pkg-config --cflags --libs kvferry)
 LD_LIBRARY_PATH=$lib expect_ok "$work/consumer"
+# shellcheck disable=SC2046
+cc -std=c11 "$root/examples/c/gather.c" -o "$work/consumer" $(pkg-config --cflags --libs kvferry)
+LD_LIBRARY_PATH=$lib expect_ok "$work/consumer"
 
 echo "install: subproject"
-configure -B "$work/subproject" -D KVFERRY_SOURCE="$root"
+configure "$here" -B "$work/subproject" -D KVFERRY_SOURCE="$root"
 cmake --build "$work/subproject"
 expect_ok "$work/subproject/consumer"
 

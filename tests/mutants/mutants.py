@@ -37,6 +37,9 @@ POOL = "src/backends/cpu/parallel_for.cpp"
 STREAM = "src/backends/cpu/stream.cpp"
 CONTEXT = "src/core/context.cpp"
 BUFFER = "src/backends/cpu/host_buffer.cpp"
+CAPI = "src/capi/operators.cpp"
+CAPI_READER = "src/capi/reader.cpp"
+CAPI_HANDLES = "src/capi/handles.cpp"
 
 MUTANTS = [
     # gather
@@ -148,4 +151,12 @@ MUTANTS = [
     Mutant("touching pages erases them", BUFFER, "__atomic_fetch_or(", "__atomic_fetch_and(", "host_buffer"),
     Mutant("the last page is not touched", BUFFER, "internal::ceil_div(end, kHugePage), [&]", "end / kHugePage, [&]", "host_buffer"),
     Mutant("refusal told twice", STREAM, "std::exchange(first_error, Status())", "first_error", "api|gather"),
+    # the C API
+    Mutant("an older caller's struct is read to its end", CAPI_READER, "return std::min(known, size);", "return known;", "capi"),
+    Mutant("what a newer caller asks for is ignored", CAPI_READER, "[](auto b) { return b != 0; }", "[](auto b) { return b == 256; }", "capi"),
+    Mutant("byte_offset lost", CAPI_READER, "view.offset = offset;", "view.offset = 0;", "capi"),
+    Mutant("enumerations wrap in 32 bits", CAPI_READER, "if (value >= 0 && value <= last) return value;", "if (static_cast<std::int32_t>(value) >= 0 && static_cast<std::int32_t>(value) <= last) return value;", "capi"),
+    Mutant("value storage of Nct is the key's", CAPI, "to.value->storage_elements = from.nct_storage_elements[1];", "to.value->storage_elements = from.nct_storage_elements[0];", "capi"),
+    Mutant("a failed plan leaves the caller's pointer", CAPI, "*plan_out = nullptr;", "", "capi"),
+    Mutant("one last error for all threads", CAPI_HANDLES, "thread_local Status last_error;", "Status last_error;", "capi"),
 ]

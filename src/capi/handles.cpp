@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/handles.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "capi/reader.hpp"
+#include "core/context_state.hpp"
+
+namespace kvferry::capi {
+namespace {
+
+static_assert(KVFERRY_VERSION == KVFERRY_PROJECT_VERSION, "kvferry.h and CMakeLists.txt differ in version");
+
+static_assert(KVFERRY_OK == static_cast<int>(StatusCode::kOk) &&
+              KVFERRY_INVALID_ARGUMENT == static_cast<int>(StatusCode::kInvalidArgument) &&
+              KVFERRY_NULL == static_cast<int>(StatusCode::kNull) &&
+              KVFERRY_INDEX == static_cast<int>(StatusCode::kIndex) &&
+              KVFERRY_UNIMPLEMENTED == static_cast<int>(StatusCode::kUnimplemented) &&
+              KVFERRY_UNAVAILABLE == static_cast<int>(StatusCode::kUnavailable) &&
+              KVFERRY_OUT_OF_MEMORY == static_cast<int>(StatusCode::kOutOfMemory));
+static_assert(KVFERRY_DEVICE_CPU == static_cast<int>(DeviceType::kCpu) &&
+              KVFERRY_DEVICE_CUDA == static_cast<int>(DeviceType::kCuda));
+// The operators are numbered without gaps.
+static_assert(KVFERRY_OP_GATHER_PA_KV_CACHE == 1);
+constexpr int kLastOperator = KVFERRY_OP_GATHER_DEQUANT;
+
+thread_local Status last_error;
+
+// The value that `read` takes from a handle, or what stands for null.
+template <class Handle, class Value, class Read>
+Value read_or(const char* name, const Handle* handle, Value otherwise, Read read) noexcept {
+  Value value = otherwise;
+  call([&]() -> Status {
+    Reader reader(name);
+    reader.need("handle", handle);
+    if (reader.ok()) value = read(*handle);
+    return reader.take();
+  });
+  return value;
+}
+
+ContextOptions read_options(Reader& reader, const kvferry_context_options* given) {
+  ContextOptions options;
+  if (given == nullptr) return options;
+  const auto o = reader.structure("options", given);
+  options.threads = static_cast<int>(reader.choice("threads", o.threads, std::numeric_limits<int>::max()));
+  if (o.stream != nullptr) options.stream = &o.stream->stream;
+  if (o.implementation != nullptr) options.implementation = o.implementation;
+  options.streaming = reader.flag("streaming", o.streaming);
+  if (o.device.type != 0 || o.device.id != 0) {
+    options.device.type = reader.choice("device.type", o.device.type, DeviceType::kCuda);
+    options.device.index = o.device.id;
+  }
+  return options;
+}
+
+}  // namespace
+
+kvferry_status finish(Status status) noexcept {
+  const auto code = static_cast<kvferry_status>(status.code());
+  if (code != KVFERRY_OK) last_error = std::move(status);
+  return code;
+}
+
+}  // namespace kvferry::capi
+
+using namespace kvferry;
+using namespace kvferry::capi;
+
+int kvferry_version() {
+  return KVFERRY_VERSION;
+}
+
+const char* kvferry_status_name(kvferry_status status) {
+  return to_string(static_cast<StatusCode>(status));
+}
+
+const char* kvferry_last_error_message() {
+  // Without memory there is no text either.
+  return last_error.ok() || !last_error.message().empty() ? last_error.message().c_str()
+                                                          : to_string(last_error.code());
+}
+
+kvferry_status kvferry_stream_create(kvferry_stream** stream) {
+  return call([&]() -> Status {
+    Reader reader("stream_create");
+    reader.need("stream", stream);
+    if (!reader.ok()) return reader.take();
+    *stream = nullptr;
+    *stream = new kvferry_stream;
+    return {};
+  });
+}
+
+kvferry_status kvferry_stream_wait(kvferry_stream* stream) {
+  return call([&]() -> Status {
+    Reader reader("stream_wait");
+    reader.need("stream", stream);
+    return reader.ok() ? stream->stream.wait() : reader.take();
+  });
+}
+
+void kvferry_stream_destroy(kvferry_stream* stream) {
+  delete stream;
+}
+
+kvferry_status kvferry_context_create(const kvferry_context_options* options, kvferry_context** context) {
+  return call([&]() -> Status {
+    Reader reader("context_create");
+    reader.need("context", context);
+    if (!reader.ok()) return reader.take();
+    *context = nullptr;
+    const ContextOptions read = read_options(reader, options);
+    if (!reader.ok()) return reader.take();
+    Context made(read);
+    if (!made.state().environment.ok()) return made.state().environment;
+    *context = new kvferry_context{std::move(made)};
+    return {};
+  });
+}
+
+void kvferry_context_destroy(kvferry_context* context) {
+  delete context;
+}
+
+int kvferry_context_threads(const kvferry_context* context) {
+  return read_or("context_threads", context, -1, [](const auto& c) { return c.context.threads(); });
+}
+
+const char* kvferry_operator_name(int op) {
+  return op >= 1 && op <= kLastOperator ? to_string(static_cast<Operator>(op)) : nullptr;
+}
+
+void kvferry_plan_destroy(kvferry_plan* plan) {
+  delete plan;
+}
+
+int kvferry_plan_operator(const kvferry_plan* plan) {
+  return read_or("plan_operator", plan, 0, [](const auto& p) { return static_cast<int>(p.plan.op()); });
+}
+
+int64_t kvferry_plan_workspace_bytes(const kvferry_plan* plan) {
+  return read_or("plan_workspace_bytes", plan, std::int64_t{-1},
+                 [](const auto& p) { return p.plan.workspace_bytes(); });
+}
+
+const char* kvferry_plan_implementation(const kvferry_plan* plan) {
+  return read_or("plan_implementation", plan, static_cast<const char*>(nullptr),
+                 [](const auto& p) { return p.plan.implementation().data(); });
+}
+
+const char* kvferry_plan_describe(const kvferry_plan* plan) {
+  return read_or("plan_describe", plan, static_cast<const char*>(nullptr), [](const auto& p) {
+    std::call_once(p.described, [&] { p.description = p.plan.describe(); });
+    return p.description.c_str();
+  });
+}
