@@ -35,6 +35,7 @@ echo "install: find_package"
 configure -B "$work/package" -D CMAKE_PREFIX_PATH="$prefix"
 cmake --build "$work/package"
 expect_ok "$work/package/consumer"
+[ "$("$work/package/acl_consumer" | grep -c 'is: 1$')" = 768 ] || fail "the ACL sample did not print 768 results of 1"
 
 echo "install: pkg-config"
 export PKG_CONFIG_PATH=$lib/pkgconfig
@@ -43,6 +44,13 @@ version=$(sed -n 's/^project(kvferry VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLis
 # shellcheck disable=SC2046  # flags are words
 c++ -std=c++20 "$root/examples/cpp/gather.cpp" -o "$work/consumer" $(pkg-config --cflags --libs kvferry)
 LD_LIBRARY_PATH=$lib expect_ok "$work/consumer"
+
+# shellcheck disable=SC2046
+c++ -std=c++17 "$root/examples/acl/gather_pa_kv_cache_article.cpp" -o "$work/acl_consumer" \
+  $(pkg-config --cflags --libs kvferry-acl)
+[ "$(LD_LIBRARY_PATH=$lib "$work/acl_consumer" | grep -c 'is: 1$')" = 768 ] || fail "the ACL sample through pkg-config"
+"$root/tests/acl/docs.sh" "$prefix" "$root"
+[ ! -e "$prefix/include/acl" ] || fail "the ACL headers are where a CANN installation has its own"
 
 echo "install: subproject"
 configure -B "$work/subproject" -D KVFERRY_SOURCE="$root"
