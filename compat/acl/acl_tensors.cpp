@@ -69,8 +69,9 @@ aclnnStatus read_dims(const char* function, const aclTensor* tensor, std::int64_
   return guarded(ACLNN_ERR_INNER, [&] {
     if (tensor == nullptr || dims == nullptr || count == nullptr) return null_pointer(function);
     const std::vector<std::int64_t>& values = tensor->*member;
-    *dims = new std::int64_t[values.size()];  // the caller deletes it: ACL's rule
-    std::copy(values.begin(), values.end(), *dims);
+    auto copy = std::make_unique<std::int64_t[]>(values.size());
+    std::copy(values.begin(), values.end(), copy.get());
+    *dims = copy.release();  // the caller deletes it: ACL's rule
     *count = values.size();
     return ACLNN_SUCCESS;
   });
@@ -266,6 +267,6 @@ aclnnStatus aclGetScalarListSize(const aclScalarList* scalarList, uint64_t* size
   return read_size("aclGetScalarListSize", scalarList, size, &aclScalarList::members);
 }
 
-void aclKvferryDeleteDims(int64_t* dims) {
+void aclKvferryDeleteDims(const int64_t* dims) {
   delete[] dims;
 }

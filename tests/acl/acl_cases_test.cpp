@@ -2,6 +2,8 @@
 //
 // The cases of the operators through the ACL front end, against the same oracles: registered ones, random
 // ones and every broken rule of plan(), in both profiles.
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "acl_testing.hpp"
@@ -93,7 +95,7 @@ Status call_phases(One one, Two two) {
   const Memory workspace(static_cast<std::int64_t>(bytes), Placement::kGuarded, 1);
   code = two(bytes == 0 ? nullptr : workspace.data(), bytes, executor, stream.handle);
   if (code == ACLNN_SUCCESS) code = aclrtSynchronizeStream(stream.handle);
-  const Status status = to_status(code);
+  Status status = to_status(code);
   EXPECT_FALSE(workspace.damage().has_value());
   EXPECT_NE(two(workspace.data(), bytes, executor, stream.handle), ACLNN_SUCCESS) << "an executor ran twice";
   return status;
@@ -176,7 +178,7 @@ Status call(const ScatterPaKvCacheArgs& a) {
   const aclFormat format = cache_format(a.cache_mode);
   const aclIntArray* strides = aclCreateIntArray(a.nct_strides.data(), 2);
   const aclIntArray* offsets = aclCreateIntArray(a.nct_offsets.data(), 2);
-  const Status status = call_phases(
+  Status status = call_phases(
       [&](std::uint64_t* bytes, aclOpExecutor** executor) {
         return aclnnScatterPaKvCacheGetWorkspaceSize(
             t(a.key), t(a.key_cache, format), t(a.slot_mapping), t(a.value), t(a.value_cache, format),
@@ -260,6 +262,16 @@ std::unique_ptr<Instance> make(const Case& from) {
   return made;
 }
 
+// Cases of gigabytes: they are about the library's arithmetic, which is the same behind every front end.
+bool is_large(const RegisteredCase& one) {
+  const std::string_view name = one.name, text = one.text;
+  for (const char* part :
+       {"above", "article_shapes", "_gib", "_mib", "4e9", "2_31", "million", "limit", "large_call"}) {
+    if (name.find(part) != std::string_view::npos) return true;
+  }
+  return text.find("fold=") != std::string_view::npos;
+}
+
 class AclCases {
  public:
   AclCases(const OperatorInfo& info, std::unique_ptr<Instance> (*make)(const Case&)) : info_(info) {
@@ -292,7 +304,7 @@ class AclCases {
   }
   void run_registered() {
     for (const RegisteredCase& one : info_.cases) {
-      if (one.slow || too_large_here(one)) continue;
+      if (one.slow || is_large(one)) continue;
       for (const auto& [info, what] : resolve(one.name)) run(what, Profile::k950);
     }
   }
@@ -329,9 +341,10 @@ TEST(AclCases, GatherPaKvCacheEveryRuleOfPlan) {
     for (const std::string mode : {"nd", "nz"}) {
       if (name.starts_with("nz_") && mode == "nd") continue;
       if (name == "key_heads" && mode == "nz") continue;
-      cases.run_both(
-          "gather_pa_kv_cache:lens=5;3,offset=4;0,w=3,h=2,dk=16,dv=8,cumsum={0|1},idx={i32|i64},mode=" +
-          mode + ",policy={default|reject},break=" + name);
+      cases.run_both(fmt::format(
+          "gather_pa_kv_cache:lens=5;3,offset=4;0,w=3,h=2,dk=16,dv=8,cumsum={{0|1}},idx={{i32|i64}},mode={},"
+          "policy={{default|reject}},break={}",
+          mode, name));
     }
   }
   EXPECT_GT(cases.ran, 300);
@@ -348,8 +361,10 @@ TEST(AclCases, ScatterPaKvCacheEveryRuleOfPlan) {
   AclCases cases(scatter_pa_kv_cache_info(), make<scatter_pa_kv_cache_info, Scatter>);
   for (const ScatterBreaker& rule : scatter_breakers()) {
     for (const std::string& mode : split(rule.modes, ' ')) {
-      cases.run_both("scatter_pa_kv_cache:t=7,h=3,dk=32,dv=16,bs=4,idx={i32|i64},mode=" + mode +
-                     ",policy={default|reject},break=" + rule.name);
+      cases.run_both(
+          fmt::format("scatter_pa_kv_cache:t=7,h=3,dk=32,dv=16,bs=4,idx={{i32|i64}},mode={},policy={{default|"
+                      "reject}},break={}",
+                      mode, rule.name));
     }
   }
   EXPECT_GT(cases.ran, 300);
@@ -370,8 +385,10 @@ TEST(AclCases, GatherSelectionKvCacheEveryRuleOfPlan) {
         name.starts_with("fetch_counts"))
       continue;
     for (const std::string& form : split(rule.forms, ' ')) {
-      cases.run_both("gather_selection_kv_cache:b=2,s=2,k=6,bs=2,sblk=4,fblk=6,kv=9;14,snb=12,form=" + form +
-                     ",policy={default|reject},break=" + name);
+      cases.run_both(fmt::format(
+          "gather_selection_kv_cache:b=2,s=2,k=6,bs=2,sblk=4,fblk=6,kv=9;14,snb=12,form={},policy={{"
+          "default|reject}},break={}",
+          form, name));
     }
   }
   EXPECT_GT(cases.ran, 200);

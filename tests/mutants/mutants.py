@@ -34,6 +34,8 @@ AVX2 = "src/backends/cpu/copy_avx2.cpp"
 MOVE_HPP = "src/backends/cpu/move.hpp"
 POOL = "src/backends/cpu/parallel_for.cpp"
 STREAM = "src/backends/cpu/stream.cpp"
+ACL_EXECUTOR = "compat/acl/acl_executor"
+ACL_STREAM = "compat/acl/acl_stream.cpp"
 
 MUTANTS = [
     # gather
@@ -133,4 +135,11 @@ MUTANTS = [
     Mutant("last claim lost", POOL, "return {ceil_div(units, units_per_claim), units_per_claim, bytes};", "return {units / units_per_claim, units_per_claim, bytes};", "gather|scatter|group_memcpy"),
     Mutant("caller does not wait", POOL, "done_.load(std::memory_order_acquire) != claims; ++spins)", "done_.load(std::memory_order_acquire) < claims - 1; ++spins)", ""),
     Mutant("refusal told twice", STREAM, "std::exchange(first_error, Status())", "first_error", "api|gather"),
+    # the ACL front end
+    Mutant("acl: an executor survives its run", ACL_EXECUTOR + ".cpp", "call = std::move(found->call); executors_.erase(to_serial(executor));", "call = found->call->clone();", "acl"),
+    Mutant("acl: written operands counted with the others", ACL_EXECUTOR + ".hpp", "if (written_only && !operands_[i].written) continue;", "", "acl"),
+    Mutant("acl: an operand that was null is added", ACL_EXECUTOR + ".hpp", "if ((present_ >> i & 1U) == 0) return false;", "", "acl"),
+    Mutant("acl: a failure is told twice", ACL_STREAM, "return std::exchange(failure_, Status());", "return failure_;", "acl"),
+    Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
+    Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
 ]

@@ -30,7 +30,7 @@ ACL_FUNC_VISIBILITY aclnnStatus aclKvferrySetSelectionQLen(const char* mode);
 ACL_FUNC_VISIBILITY const char* aclKvferryDescribe(const aclOpExecutor* executor);
 
 /* For C: frees what aclGetViewShape, aclGetStorageShape or aclGetViewStrides returned. */
-ACL_FUNC_VISIBILITY void aclKvferryDeleteDims(int64_t* dims);
+ACL_FUNC_VISIBILITY void aclKvferryDeleteDims(const int64_t* dims);
 
 #ifdef __cplusplus
 }
