@@ -109,10 +109,11 @@ aclError aclrtGetDeviceCount(uint32_t* count) {
 }
 
 const char* aclrtGetSocName() {
-  kvferry::acl::Profile profile = kvferry::acl::Profile::k950;
+  auto profile = Profile::k950;
   // A wrong variable is told by the first phases; this function has no way to.
-  if (!settings().profile.get(profile).ok()) profile = kvferry::acl::Profile::k950;
-  return profile == kvferry::acl::Profile::kA2 ? "Ascend910B" : "Ascend950";
+  guarded(ACL_ERROR_BAD_ALLOC,
+          [&] { return settings().profile.get(profile).ok() ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM; });
+  return profile == Profile::kA2 ? "Ascend910B" : "Ascend950";
 }
 
 aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId) {
