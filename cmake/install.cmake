@@ -23,3 +23,10 @@ file(RELATIVE_PATH pc_prefix /${pkgconfig_dir} /)
 string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/kvferry.pc.in kvferry.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kvferry.pc DESTINATION ${pkgconfig_dir})
+
+if(KVFERRY_BUILD_ACL)
+  # In a folder of its own: include/acl would hide, or be hidden by, that of a CANN installation.
+  install(TARGETS kvferry_acl EXPORT kvferry FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvferry_acl)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/kvferry-acl.pc.in kvferry-acl.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/kvferry-acl.pc DESTINATION ${pkgconfig_dir})
+endif()

@@ -7,6 +7,7 @@
 //   expected_array() for outputs and array() for inputs, then plan / run / call, expect, record, bytes_moved.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -131,6 +132,7 @@ class Instance {
   std::optional<ExpectedRecord> record;  // IndexPolicy::kReport
   std::int64_t bytes_moved = 0;          // payload, counted once
 
+  std::any args;  // std::shared_ptr<const Args> of the operator: for tests that call it another way
   std::function<Result<Plan>(const Context&)> plan;
   std::function<Status(const Plan&, const Workspace&, ErrorRecord*, const Context&)> run;
   std::function<Status(ErrorRecord*, const Context&)> call;  // the one-call form

@@ -28,6 +28,7 @@ inline constexpr std::array<std::pair<const char*, IndexPolicy>, 3> kIndexPolici
 // arguments live as long as the instance.
 template <auto kCall, class Args>
 void connect(Instance& instance, const std::shared_ptr<Args>& args) {
+  instance.args = std::shared_ptr<const Args>(args);
   instance.plan = [args](const Context& context) { return plan(*args, context); };
   instance.run = [args](const Plan& planned, const Workspace& workspace, ErrorRecord* record,
                         const Context& context) {

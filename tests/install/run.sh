@@ -34,12 +34,13 @@ done
 ! readelf -d "$lib/libkvferry.so" | grep -E 'NEEDED.*fmt|RPATH|RUNPATH' || fail "libkvferry.so needs a dependency"
 
 echo "install: find_package"
-for project in "$here" "$here/c"; do
+for project in "$here/c" "$here"; do
   rm -rf "$work/package"
   configure "$project" -B "$work/package" -D CMAKE_PREFIX_PATH="$prefix"
   cmake --build "$work/package"
   expect_ok "$work/package/consumer"
 done
+[ "$("$work/package/acl_consumer" | grep -c 'is: 1$')" = 768 ] || fail "the ACL sample did not print 768 results of 1"
 
 echo "install: pkg-config"
 export PKG_CONFIG_PATH=$lib/pkgconfig
@@ -51,6 +52,13 @@ LD_LIBRARY_PATH=$lib expect_ok "$work/consumer"
 # shellcheck disable=SC2046
 cc -std=c11 "$root/examples/c/gather.c" -o "$work/consumer" $(pkg-config --cflags --libs kvferry)
 LD_LIBRARY_PATH=$lib expect_ok "$work/consumer"
+
+# shellcheck disable=SC2046
+c++ -std=c++17 "$root/examples/acl/gather_pa_kv_cache_article.cpp" -o "$work/acl_consumer" \
+  $(pkg-config --cflags --libs kvferry-acl)
+[ "$(LD_LIBRARY_PATH=$lib "$work/acl_consumer" | grep -c 'is: 1$')" = 768 ] || fail "the ACL sample through pkg-config"
+"$root/tests/acl/docs.sh" "$prefix" "$root"
+[ ! -e "$prefix/include/acl" ] || fail "the ACL headers are where a CANN installation has its own"
 
 echo "install: subproject"
 configure "$here" -B "$work/subproject" -D KVFERRY_SOURCE="$root"

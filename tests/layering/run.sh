@@ -8,7 +8,7 @@ set -euo pipefail
 # harness; an example sees public headers only.
 set_layer() {
   case $1 in
-    include/* | examples/*) layer=0 ;;
+    include/* | compat/acl/include/* | examples/*) layer=0 ;;
     src/core/*_test.cpp | src/backends/*_test.cpp) layer=4 ;;
     src/core/*) layer=1 ;;
     src/backends/*) layer=2 ;;
@@ -26,13 +26,16 @@ check() (
   while IFS=: read -r file line include; do
     [[ $include =~ ([<\"])([^\>\"]+) ]]
     quote=${BASH_REMATCH[1]} name=${BASH_REMATCH[2]} target=
-    for candidate in "${file%/*}/$name" "include/$name" "src/$name" "$name"; do
+    for candidate in "${file%/*}/$name" "include/$name" "src/$name" "$name" "compat/acl/include/$name"; do
       if [ -e "$candidate" ]; then
         target=$candidate
         break
       fi
     done
-    if [ -n "$target" ]; then
+    if [[ $target == compat/* && $file != @(compat|examples|tests|bench)/* ]]; then
+      echo "$file:$line: $name belongs to the ACL front end alone"
+      found=1
+    elif [ -n "$target" ]; then
       set_layer "$file" && from=$layer
       set_layer "$target" && to=$layer
       [ "$to" -le "$from" ] && continue
@@ -50,7 +53,9 @@ check() (
 # The check itself: it must find a planted violation of each kind, and only those.
 planted=$(mktemp -d)
 trap 'rm -rf "$planted"' EXIT
-mkdir -p "$planted"/{include/kvferry,src/core,src/ops/copy,harness}
+mkdir -p "$planted"/{include/kvferry,src/core,src/ops/copy,harness,compat/acl/include/acl,tools}
+touch "$planted/compat/acl/include/acl/acl.h"
+echo '#include "acl/acl.h"' >"$planted/tools/tool.cpp"
 echo '#include <cstdint>' >"$planted/include/kvferry/public.hpp"
 printf '%s\n' '#include <kvferry/public.hpp>' '#include "ops/copy/copy_plan.hpp"' >"$planted/src/core/bad.hpp"
 printf '%s\n' '#include "core/bad.hpp"' '#include "harness/case.hpp"' >"$planted/src/ops/copy/copy_plan.hpp"
@@ -58,7 +63,8 @@ printf '%s\n' '#include "harness/case.hpp"' '#include "copy_plan.hpp"' >"$plante
 echo '#include "missing.hpp"' >"$planted/harness/case.hpp"
 expected='harness/case.hpp:1: no such file: missing.hpp
 src/core/bad.hpp:2: ops/copy/copy_plan.hpp lies above this file
-src/ops/copy/copy_plan.hpp:2: harness/case.hpp lies above this file'
+src/ops/copy/copy_plan.hpp:2: harness/case.hpp lies above this file
+tools/tool.cpp:1: acl/acl.h belongs to the ACL front end alone'
 if [ "$(check "$planted" | sort)" != "$expected" ]; then
   echo "the check is broken; it found:"
   check "$planted"

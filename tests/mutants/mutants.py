@@ -40,6 +40,8 @@ BUFFER = "src/backends/cpu/host_buffer.cpp"
 CAPI = "src/capi/operators.cpp"
 CAPI_READER = "src/capi/reader.cpp"
 CAPI_HANDLES = "src/capi/handles.cpp"
+ACL_EXECUTOR = "compat/acl/acl_executor"
+ACL_STREAM = "compat/acl/acl_stream.cpp"
 
 MUTANTS = [
     # gather
@@ -159,4 +161,11 @@ MUTANTS = [
     Mutant("value storage of Nct is the key's", CAPI, "to.value->storage_elements = from.nct_storage_elements[1];", "to.value->storage_elements = from.nct_storage_elements[0];", "capi"),
     Mutant("a failed plan leaves the caller's pointer", CAPI, "*plan_out = nullptr;", "", "capi"),
     Mutant("one last error for all threads", CAPI_HANDLES, "thread_local Status last_error;", "Status last_error;", "capi"),
+    # the ACL front end
+    Mutant("acl: an executor survives its run", ACL_EXECUTOR + ".cpp", "call = std::move(found->call); executors_.erase(to_serial(executor));", "call = found->call->clone();", "acl"),
+    Mutant("acl: written operands counted with the others", ACL_EXECUTOR + ".hpp", "if (written_only && !operands_[i].written) continue;", "", "acl"),
+    Mutant("acl: an operand that was null is added", ACL_EXECUTOR + ".hpp", "if ((present_ >> i & 1U) == 0) return false;", "", "acl"),
+    Mutant("acl: a failure is told twice", ACL_STREAM, "return std::exchange(failure_, Status());", "return failure_;", "acl"),
+    Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
+    Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
 ]

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "core/checks.hpp"
-
 namespace kvferry::internal {
 namespace {
 
@@ -17,7 +15,12 @@ bool axis_differs(const TensorView& view, int axis) {
   return dense > 0 && view.dim(axis) > 1 && view.stride(axis) != dense;
 }
 
-// Empty: the Ascend 950 operator takes the call.
+}  // namespace
+
+bool is_a2_cache_dtype(DType dtype) noexcept {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kInt8;
+}
+
 std::string why_not_950(const GatherPaKvCacheArgs& args) {
   const bool mixed =
       args.key_cache.dtype == DType::kFloat8E4M3FN &&
@@ -35,9 +38,7 @@ std::string why_not_950(const GatherPaKvCacheArgs& args) {
 
 std::string why_not_a2(const GatherPaKvCacheArgs& args) {
   const DType dtype = args.key_cache.dtype;
-  if (dtype != DType::kFloat16 && dtype != DType::kBFloat16 && dtype != DType::kInt8) {
-    return fmt::format("key_cache {}", to_string(dtype));
-  }
+  if (!is_a2_cache_dtype(dtype)) return fmt::format("key_cache {}", to_string(dtype));
   if (args.value_cache.dtype != dtype) {
     return fmt::format("key_cache {} with value_cache {}", to_string(dtype),
                        to_string(args.value_cache.dtype));
@@ -53,8 +54,6 @@ std::string why_not_a2(const GatherPaKvCacheArgs& args) {
   }
   return {};
 }
-
-}  // namespace
 
 std::uint32_t ascend_noncontiguous_flag(const GatherPaKvCacheArgs& args) {
   std::uint32_t flag = 0;

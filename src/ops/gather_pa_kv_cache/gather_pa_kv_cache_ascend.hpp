@@ -10,6 +10,12 @@
 
 namespace kvferry::internal {
 
+// Why a product does not take a call; empty: it does. REQUIRE args that plan() accepted.
+std::string why_not_950(const GatherPaKvCacheArgs& args);
+std::string why_not_a2(const GatherPaKvCacheArgs& args);
+// The dtypes of caches of A2 / A3, whatever the operator.
+bool is_a2_cache_dtype(DType dtype) noexcept;
+
 // Bit 0 key_cache, 1 value_cache, 2 key, 3 value: not dense. With CacheMode::kNorm also 4 / 5 slot / head
 // axis of key_cache, 6 / 7 of value_cache, 8 head axis of key, 9 of value: stride differs from the dense one.
 std::uint32_t ascend_noncontiguous_flag(const GatherPaKvCacheArgs& args);

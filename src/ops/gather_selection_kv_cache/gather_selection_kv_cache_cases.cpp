@@ -587,6 +587,7 @@ void Maker::connect(const std::shared_ptr<const GatherSelectionKvCacheArgs>& arg
     }
     copies.push_back(caches);
   }
+  instance_.args = args;
   instance_.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
   const auto split_run = [args, copies](const Plan& plan, const Workspace& workspace, ErrorRecord* record,
                                         const Context& context) {

@@ -90,6 +90,7 @@ std::size_t side_of(const Case& from, const char* key, const std::string& text) 
 }
 
 void connect(Instance& instance, const std::shared_ptr<const GroupMemcpyArgs>& args) {
+  instance.args = args;
   instance.plan = [args](const Context& context) { return kvferry::plan(*args, context); };
   instance.run = [args](const Plan& plan, const Workspace& workspace, ErrorRecord*, const Context& context) {
     GroupMemcpyBuffers pointers = buffers(*args);

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// aclrtMalloc..., aclrtMemcpy... and aclrtMemset...: all memory is this machine's.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "acl/acl_rt.h"
+#include "acl_device.hpp"
+#include "acl_error.hpp"
+
+namespace kvferry::acl {
+namespace {
+
+constexpr std::size_t kSizeUnit = 32;   // ACL rounds sizes up to it
+constexpr std::size_t kAlignment = 64;  // a cache line
+
+int allocate(const char* function, void** pointer, std::size_t size) {
+  if (pointer == nullptr) return null_argument(function, "the pointer");
+  if (size == 0) return fail(ACL_ERROR_RT_PARAM_INVALID, fmt::format("{}: size is 0", function));
+  *pointer = nullptr;
+  if (size <= SIZE_MAX - kSizeUnit &&
+      posix_memalign(pointer, kAlignment, (size + kSizeUnit - 1) / kSizeUnit * kSizeUnit) == 0)
+    return ACL_SUCCESS;
+  return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, fmt::format("{}: no memory for {} bytes", function, size));
+}
+
+int check_policy(const char* function, aclrtMemMallocPolicy policy) {
+  if (policy >= ACL_MEM_MALLOC_HUGE_FIRST && policy <= ACL_MEM_MALLOC_NORMAL_ONLY_P2P) return ACL_SUCCESS;
+  return fail(ACL_ERROR_RT_PARAM_INVALID,
+              fmt::format("{}: policy {}, expected 0 to 5", function, static_cast<int>(policy)));
+}
+
+int release(const char* function, void* pointer) {
+  if (pointer == nullptr) return null_argument(function, "the pointer");
+  std::free(pointer);
+  return ACL_SUCCESS;
+}
+
+// The rules of a copy, or of a fill that has no source.
+int check_range(const char* function, const void* to, std::size_t room, std::size_t count) {
+  if (to == nullptr) return null_argument(function, "the destination");
+  if (room >= count) return ACL_SUCCESS;
+  return fail(ACL_ERROR_RT_PARAM_INVALID,
+              fmt::format("{}: {} bytes, but the destination has room for {}", function, count, room));
+}
+
+int check_copy(const char* function, const void* to, std::size_t room, const void* from, std::size_t count,
+               aclrtMemcpyKind kind) {
+  if (from == nullptr) return null_argument(function, "the source");
+  if (kind < ACL_MEMCPY_HOST_TO_HOST || kind > ACL_MEMCPY_DEFAULT)
+    return fail(ACL_ERROR_RT_PARAM_INVALID,
+                fmt::format("{}: kind {}, expected 0 to 4", function, static_cast<int>(kind)));
+  return check_range(function, to, room, count);
+}
+
+class Copy final : public Task {
+ public:
+  Copy(void* to, const void* from, std::size_t count) : to_(to), from_(from), count_(count) {}
+  Status run(const Context&) noexcept override {
+    std::memcpy(to_, from_, count_);
+    return {};
+  }
+
+ private:
+  void* to_;
+  const void* from_;
+  std::size_t count_;
+};
+
+class Fill final : public Task {
+ public:
+  Fill(void* to, int value, std::size_t count) : to_(to), value_(value), count_(count) {}
+  Status run(const Context&) noexcept override {
+    std::memset(to_, value_, count_);
+    return {};
+  }
+
+ private:
+  void* to_;
+  int value_;
+  std::size_t count_;
+};
+
+template <class Made, class... Arguments>
+int enqueue(const char* function, aclrtStream handle, Arguments... arguments) {
+  const auto stream = device().find_stream(handle);
+  if (stream == nullptr) return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such(function, "stream", handle));
+  stream->push(std::make_unique<Made>(arguments...));
+  return ACL_SUCCESS;
+}
+
+}  // namespace
+}  // namespace kvferry::acl
+
+using namespace kvferry::acl;
+
+aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy policy) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    const int code = check_policy("aclrtMalloc", policy);
+    return code != ACL_SUCCESS ? code : allocate("aclrtMalloc", devPtr, size);
+  });
+}
+
+aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy policy) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    const int code = check_policy("aclrtMallocAlign32", policy);
+    return code != ACL_SUCCESS ? code : allocate("aclrtMallocAlign32", devPtr, size);
+  });
+}
+
+aclError aclrtFree(void* devPtr) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] { return release("aclrtFree", devPtr); });
+}
+
+aclError aclrtMallocHost(void** hostPtr, size_t size) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] { return allocate("aclrtMallocHost", hostPtr, size); });
+}
+
+aclError aclrtFreeHost(void* hostPtr) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] { return release("aclrtFreeHost", hostPtr); });
+}
+
+aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    const int code = check_copy("aclrtMemcpy", dst, destMax, src, count, kind);
+    if (code == ACL_SUCCESS) std::memcpy(dst, src, count);
+    return code;
+  });
+}
+
+aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind,
+                          aclrtStream stream) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    const int code = check_copy("aclrtMemcpyAsync", dst, destMax, src, count, kind);
+    return code != ACL_SUCCESS ? code : enqueue<Copy>("aclrtMemcpyAsync", stream, dst, src, count);
+  });
+}
+
+aclError aclrtMemset(void* devPtr, size_t maxCount, int32_t value, size_t count) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    const int code = check_range("aclrtMemset", devPtr, maxCount, count);
+    if (code == ACL_SUCCESS) std::memset(devPtr, value, count);
+    return code;
+  });
+}
+
+aclError aclrtMemsetAsync(void* devPtr, size_t maxCount, int32_t value, size_t count, aclrtStream stream) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    const int code = check_range("aclrtMemsetAsync", devPtr, maxCount, count);
+    return code != ACL_SUCCESS ? code : enqueue<Fill>("aclrtMemsetAsync", stream, devPtr, value, count);
+  });
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// aclrt...Stream and aclrt...Event.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "acl/acl_rt.h"
+#include "acl_device.hpp"
+#include "acl_error.hpp"
+
+namespace kvferry::acl {
+namespace {
+
+Handles<Event>& events() {
+  static auto& table = *new Handles<Event>;
+  return table;
+}
+
+// Calls body(*found...) if all handles were there.
+template <class Body>
+int with_stream(const char* function, aclrtStream handle, Body body) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&]() -> int {
+    const auto stream = device().find_stream(handle);
+    if (stream == nullptr) return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such(function, "stream", handle));
+    return body(*stream);
+  });
+}
+
+template <class Body>
+int with_event(const char* function, aclrtEvent handle, Body body) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&]() -> int {
+    const auto event = events().find(handle);
+    if (event == nullptr) return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such(function, "event", handle));
+    return body(*event);
+  });
+}
+
+int report(const Status& status) {
+  return status.ok() ? ACL_SUCCESS : fail(ACL_ERROR_RT_INTERNAL_ERROR, status.message());
+}
+
+}  // namespace
+}  // namespace kvferry::acl
+
+using namespace kvferry::acl;
+
+aclError aclrtCreateStream(aclrtStream* stream) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    if (stream == nullptr) return null_argument("aclrtCreateStream", "stream");
+    *stream = device().streams.add(std::make_shared<Stream>());
+    return ACL_SUCCESS;
+  });
+}
+
+aclError aclrtDestroyStream(aclrtStream stream) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    if (device().streams.take(stream) != nullptr) return ACL_SUCCESS;
+    return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such("aclrtDestroyStream", "stream", stream));
+  });
+}
+
+aclError aclrtSynchronizeStream(aclrtStream stream) {
+  return with_stream("aclrtSynchronizeStream", stream, [](Stream& s) { return report(s.wait()); });
+}
+
+aclError aclrtSynchronizeDevice() {
+  return guarded(ACL_ERROR_BAD_ALLOC, [] {
+    kvferry::Status first;
+    for (const auto& stream : device().all_streams()) {
+      kvferry::Status status = stream->wait();
+      if (first.ok()) first = std::move(status);
+    }
+    return report(first);
+  });
+}
+
+aclError aclrtCreateEvent(aclrtEvent* event) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    if (event == nullptr) return null_argument("aclrtCreateEvent", "event");
+    *event = events().add(std::make_shared<Event>());
+    return ACL_SUCCESS;
+  });
+}
+
+aclError aclrtDestroyEvent(aclrtEvent event) {
+  return guarded(ACL_ERROR_BAD_ALLOC, [&] {
+    if (events().take(event) != nullptr) return ACL_SUCCESS;
+    return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such("aclrtDestroyEvent", "event", event));
+  });
+}
+
+aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
+  return with_event("aclrtRecordEvent", event, [&](Event& e) {
+    return with_stream("aclrtRecordEvent", stream, [&](Stream& s) {
+      e.record(s);
+      return ACL_SUCCESS;
+    });
+  });
+}
+
+aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
+  return with_event("aclrtStreamWaitEvent", event, [&](const Event& e) {
+    return with_stream("aclrtStreamWaitEvent", stream, [&](Stream& s) {
+      e.hold_up(s);
+      return ACL_SUCCESS;
+    });
+  });
+}
+
+aclError aclrtSynchronizeEvent(aclrtEvent event) {
+  return with_event("aclrtSynchronizeEvent", event, [](const Event& e) {
+    e.wait();
+    return ACL_SUCCESS;
+  });
+}
+
+aclError aclrtEventElapsedTime(float* ms, aclrtEvent start, aclrtEvent end) {
+  return with_event("aclrtEventElapsedTime", start, [&](const Event& from) {
+    return with_event("aclrtEventElapsedTime", end, [&](const Event& to) {
+      if (ms == nullptr) return null_argument("aclrtEventElapsedTime", "ms");
+      const auto begin = from.time(), finish = to.time();
+      if (!begin || !finish)
+        return fail(ACL_ERROR_RT_PARAM_INVALID,
+                    fmt::format("aclrtEventElapsedTime: event {} has not happened", begin ? "end" : "start"));
+      *ms = std::chrono::duration<float, std::milli>(*finish - *begin).count();
+      return ACL_SUCCESS;
+    });
+  });
+}
