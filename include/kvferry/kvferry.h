@@ -16,7 +16,7 @@
 // Threads. Every function may be called from any thread. A plan may be run by several threads at once, each
 // with a workspace and an error record of its own. Calls that run at the same time through one context do not
 // share its helper threads: give each thread that matters a context. Nobody may use a handle that is being
-// destroyed.
+// destroyed. After fork() contexts and plans work in the child; streams stay with the parent.
 //
 // Errors. Functions return a kvferry_status; those that return a value say what stands for an error. The text
 // of the calling thread's last error comes from kvferry_last_error_message() and names the operator, the
@@ -154,10 +154,12 @@ typedef struct kvferry_context_options {
   size_t struct_size;
   int64_t threads;             // the caller's included. 0: KVFERRY_NUM_THREADS, else the processors there are
   kvferry_stream* stream;      // null: work runs in the calling thread, with its helpers
-  const char* implementation;  // all plans must use it: "generic", "avx2". Null: KVFERRY_FORCE_IMPL, else the
+  const char* implementation;  // all plans must use it: "avx2", "generic". Null: KVFERRY_FORCE_IMPL, else the
                                // first that can run
   int64_t streaming;           // flag: another device reads the results next, not this CPU
   kvferry_device device;       // {0, 0} is the CPU
+  const int64_t* cpus;         // num_cpus processors that the helper threads may run on; none: those of the
+  int64_t num_cpus;            // thread whose call starts them
 } kvferry_context_options;
 
 // `options` may be null: the defaults. Full semantics: include/kvferry/context.hpp. The environment is read

@@ -26,6 +26,9 @@ static_assert(KVFERRY_DEVICE_CPU == static_cast<int>(DeviceType::kCpu) &&
 static_assert(KVFERRY_OP_GATHER_PA_KV_CACHE == 1);
 constexpr int kLastOperator = KVFERRY_OP_GATHER_DEQUANT;
 
+// Of a kernel there is; what this machine has is checked with the context.
+constexpr std::int64_t kMostCpus = 1 << 20;
+
 thread_local Status last_error;
 
 // The value that `read` takes from a handle, or what stands for null.
@@ -49,6 +52,10 @@ ContextOptions read_options(Reader& reader, const kvferry_context_options* given
   if (o.stream != nullptr) options.stream = &o.stream->stream;
   if (o.implementation != nullptr) options.implementation = o.implementation;
   options.streaming = reader.flag("streaming", o.streaming);
+  const std::int64_t num_cpus = reader.choice("num_cpus", o.num_cpus, kMostCpus);
+  if (num_cpus > 0) reader.need("cpus", o.cpus);
+  for (std::int64_t i = 0; i < num_cpus && reader.ok(); ++i)
+    options.cpus.push_back(static_cast<int>(reader.choice("cpus", o.cpus[i], kMostCpus)));
   if (o.device.type != 0 || o.device.id != 0) {
     options.device.type = reader.choice("device.type", o.device.type, DeviceType::kCuda);
     options.device.index = o.device.id;

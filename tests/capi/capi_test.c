@@ -2,8 +2,10 @@
 //
 // capi_test [REPORT]: the C API from C11. Every operator in every form against plain loops, and what is wrong
 // with calls. Writes its cases to REPORT as GoogleTest does, so that tests/run.sh counts each.
+#define _GNU_SOURCE  // for CPU_ISSET
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -952,6 +954,28 @@ static void test_contexts(void) {
   CHECK_REFUSED(kvferry_gather_pa_kv_cache(&gather.args, context, NULL), KVFERRY_UNAVAILABLE, "warp9");
   kvferry_context_destroy(context);
   options.implementation = NULL;
+
+  // Helpers on two processors of which one cannot be there; on none of two.
+  const int64_t cpus[] = {0, 1 << 19};
+  options.threads = 0;
+  options.cpus = cpus;
+  options.num_cpus = 2;
+  CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_INVALID_ARGUMENT, "524288");
+  options.num_cpus = -1;
+  CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_INVALID_ARGUMENT, "num_cpus");
+  options.num_cpus = 1;
+  options.cpus = NULL;
+  CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_NULL, "cpus");
+  cpu_set_t own;
+  CHECK(sched_getaffinity(0, sizeof own, &own) == 0);
+  int64_t first = 0;
+  while (!CPU_ISSET((size_t)first, &own)) ++first;
+  options.cpus = &first;
+  CHECK(kvferry_context_create(&options, &context) == KVFERRY_OK);
+  CHECK(kvferry_context_threads(context) == 1);
+  kvferry_context_destroy(context);
+  options.cpus = NULL;
+  options.num_cpus = 0;
 
   options.device.type = KVFERRY_DEVICE_CUDA;
   CHECK(kvferry_context_create(&options, &context) == KVFERRY_OK);

@@ -109,7 +109,7 @@
 // outputs and inputs must not overlap.
 //
 // Memory. Workspace: 24 bytes for each of R * (K + 1) blocks, 8 a batch, and for each planning thread (at
-// most B of them) 33 to 49 bytes for each of K ids (to 81 from 65,535 ids on), with S > 1 another 72 to 104
+// most B of them) 52 to 84 bytes for each of K ids, with S > 1 another 72 to 104
 // for each of S * K, and 4 a page of a row; status_row takes 4 bytes a row and a bit for each row of status.
 // Nothing of it grows with the length of the full cache. A run allocates nothing else.
 //

@@ -49,7 +49,6 @@ class Divisor {
   int shift_;
 };
 
-// Ids to their index, by open addressing. The keys stay with the caller, in an array whose element -1 is no
 constexpr bool fits_16_bits(std::int64_t ids) {
   return ids < std::numeric_limits<std::uint16_t>::max();
 }
@@ -216,7 +215,7 @@ class Planner {
   }
 
   // Below, what a loop needs stands in locals: a store to the caller's memory may change any member, for all
-  // that the compiler knows, and reading members again was half of the planning.
+  // that the compiler knows.
 
   // ids_[0 .. n_): the selected ids, in order of first occurrence.
   void select() {
