@@ -44,6 +44,7 @@ lint: setup ## formatting and clang-tidy
 
 bench: ## every row of bench/targets.json against other ways to do it (minutes; wants a quiet machine)
 	@$(call bench,cpu)
+	@cmake --build --preset release --target kvferry_bench_acl && build/release/bench/kvferry_bench_acl
 
 bench-sweep: ## piece sizes from 8 B to 64 MB against memcpy for each piece (4 minutes; wants a quiet machine)
 	@$(call bench,cpu_sweep,--sweep)
