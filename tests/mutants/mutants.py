@@ -26,6 +26,7 @@ ENTRIES = "src/ops/index_entries.hpp"
 LAYERS = "src/ops/transfer_layers/transfer_layers_cpu.cpp"
 LAYERS_PLAN = "src/ops/transfer_layers/transfer_layers_plan.cpp"
 DEQUANT = "src/ops/gather_dequant/gather_dequant_cpu.cpp"
+DEQUANT_HPP = "src/backends/cpu/dequant.hpp"
 DEQUANT_AVX2 = "src/backends/cpu/dequant_avx2.cpp"
 DEQUANT_AVX512 = "src/backends/cpu/dequant_avx512.cpp"
 DEQUANT_GENERIC = "src/backends/cpu/dequant_generic.cpp"
@@ -130,6 +131,10 @@ MUTANTS = [
     Mutant("avx512: NaN products keep their bits", DEQUANT_AVX512, "return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));", "return _mm512_mask_mov_epi32(rounded, nan, bits);", "gather_dequant"),
     Mutant("avx512: sign of odd values lost", DEQUANT_AVX512, "_mm512_set1_epi16(-0x8000), 0xf8)", "_mm512_set1_epi32(0x8000), 0xf8)", "gather_dequant"),
     Mutant("avx512: end of a group lost", DEQUANT_AVX512, "i < group + Row::kGroup; i += 32) {", "i < group + Row::kGroup - 32; i += 32) {", "gather_dequant"),
+    Mutant("streaming stores into rows that are not aligned", DEQUANT_HPP, "reinterpret_cast<std::uintptr_t>(dst) |", "reinterpret_cast<std::uintptr_t>(dst) * 0 |", "gather_dequant"),
+    Mutant("only the first streamed row is aligned", DEQUANT_HPP, "| static_cast<std::uintptr_t>(dst_step)", "| static_cast<std::uintptr_t>(dst_step) * 0", "gather_dequant"),
+    Mutant("avx512: streaming stores into half lines", DEQUANT_HPP, "static_cast<std::uintptr_t>(dst_step)) % 64 == 0", "static_cast<std::uintptr_t>(dst_step)) % 32 == 0", "gather_dequant"),
+    Mutant("end of the rope lost", DEQUANT_AVX2, "i < Row::kRopeBytes; i += 32", "i < Row::kRopeBytes - 32; i += 32", "gather_dequant"),
     Mutant("the caller's float environment", DEQUANT, "std::fesetenv(FE_DFL_ENV);", "", "gather_dequant"),
     Mutant("bad ids leave the row alone", DEQUANT, "std::memset(dst, 0, Row::kOutBytes);", "", "gather_dequant"),
     # layouts and kernels

@@ -54,10 +54,15 @@ KVFERRY_AVX2 inline __m256i multiply(__m256i bfloat16, __m256 scale) {
   return _mm256_blendv_epi8(rounded, _mm256_set1_epi16(0x7fc0), nan);
 }
 
-}  // namespace
+template <bool kStreams>
+KVFERRY_AVX2 inline void store(std::byte* dst, __m256i value) {
+  auto* const to = reinterpret_cast<__m256i*>(dst);
+  kStreams ? _mm256_stream_si256(to, value) : _mm256_storeu_si256(to, value);
+}
 
-KVFERRY_AVX2 void dequant_rows_avx2(std::byte* dst, std::int64_t dst_step, const std::byte* src,
-                                    std::int64_t src_step, std::int64_t count) {
+template <bool kStreams>
+KVFERRY_AVX2 void dequant_rows(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                               std::int64_t src_step, std::int64_t count) {
   using Row = DequantRow;
   for (std::int64_t row = 0; row < count; ++row, dst += dst_step, src += src_step) {
     for (std::int64_t group = 0; group < Row::kValues; group += Row::kGroup) {
@@ -66,11 +71,23 @@ KVFERRY_AVX2 void dequant_rows_avx2(std::byte* dst, std::int64_t dst_step, const
       const __m256 scale = _mm256_set1_ps(factor);
       for (std::int64_t i = group; i < group + Row::kGroup; i += 16) {
         const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), multiply(decode(codes), scale));
+        store<kStreams>(dst + 2 * i, multiply(decode(codes), scale));
       }
     }
-    std::memcpy(dst + 2 * Row::kValues, src + Row::kRopeAt, Row::kRopeBytes);
+    for (std::int64_t i = 0; i < Row::kRopeBytes; i += 32) {
+      const __m256i rope = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + Row::kRopeAt + i));
+      store<kStreams>(dst + 2 * Row::kValues + i, rope);
+    }
   }
+}
+
+}  // namespace
+
+void dequant_rows_avx2(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
+                       std::int64_t count, bool nontemporal) {
+  if (nontemporal && whole_lines(dst, dst_step))
+    return dequant_rows<true>(dst, dst_step, src, src_step, count);
+  dequant_rows<false>(dst, dst_step, src, src_step, count);
 }
 
 }  // namespace kvferry::internal::cpu

@@ -47,10 +47,15 @@ KVFERRY_AVX512 inline __m512i multiply(__m512i bfloat16, __m512 scale) {
   return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
 }
 
-}  // namespace
+template <bool kStreams>
+KVFERRY_AVX512 inline void store(std::byte* dst, __m512i value) {
+  auto* const to = reinterpret_cast<__m512i*>(dst);
+  kStreams ? _mm512_stream_si512(to, value) : _mm512_storeu_si512(to, value);
+}
 
-KVFERRY_AVX512 void dequant_rows_avx512(std::byte* dst, std::int64_t dst_step, const std::byte* src,
-                                        std::int64_t src_step, std::int64_t count) {
+template <bool kStreams>
+KVFERRY_AVX512 void dequant_rows(std::byte* dst, std::int64_t dst_step, const std::byte* src,
+                                 std::int64_t src_step, std::int64_t count) {
   using Row = DequantRow;
   for (std::int64_t row = 0; row < count; ++row, dst += dst_step, src += src_step) {
     for (std::int64_t group = 0; group < Row::kValues; group += Row::kGroup) {
@@ -59,11 +64,21 @@ KVFERRY_AVX512 void dequant_rows_avx512(std::byte* dst, std::int64_t dst_step, c
       const __m512 scale = _mm512_set1_ps(factor);
       for (std::int64_t i = group; i < group + Row::kGroup; i += 32) {
         const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i));
-        _mm512_storeu_si512(dst + 2 * i, multiply(decode(codes), scale));
+        store<kStreams>(dst + 2 * i, multiply(decode(codes), scale));
       }
     }
-    std::memcpy(dst + 2 * Row::kValues, src + Row::kRopeAt, Row::kRopeBytes);
+    for (std::int64_t i = 0; i < Row::kRopeBytes; i += 64)
+      store<kStreams>(dst + 2 * Row::kValues + i, _mm512_loadu_si512(src + Row::kRopeAt + i));
   }
+}
+
+}  // namespace
+
+void dequant_rows_avx512(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
+                         std::int64_t count, bool nontemporal) {
+  if (nontemporal && whole_lines(dst, dst_step))
+    return dequant_rows<true>(dst, dst_step, src, src_step, count);
+  dequant_rows<false>(dst, dst_step, src, src_step, count);
 }
 
 }  // namespace kvferry::internal::cpu

@@ -37,7 +37,7 @@ std::uint16_t to_bfloat16(float value) {
 }  // namespace
 
 void dequant_rows_generic(std::byte* dst, std::int64_t dst_step, const std::byte* src, std::int64_t src_step,
-                          std::int64_t count) {
+                          std::int64_t count, bool /*nontemporal*/) {
   using Row = DequantRow;
   for (std::int64_t row = 0; row < count; ++row, dst += dst_step, src += src_step) {
     for (std::int64_t group = 0; group < Row::kValues / Row::kGroup; ++group) {

@@ -3,6 +3,7 @@
 #include <cfenv>
 #include <cstring>
 
+#include "backends/cpu/move.hpp"
 #include "backends/cpu/parallel_for.hpp"
 #include "ops/cpu_implementations.hpp"
 #include "ops/gather_dequant/gather_dequant_plan.hpp"
@@ -31,11 +32,11 @@ class DefaultFloatEnvironment {
 
 // Output rows: dense ones are written in place, others by the element.
 void convert(const PlanT& plan, cpu::DequantRows rows, const std::byte* src, std::byte* dst,
-             std::int64_t tokens) {
-  if (plan.element_step == 2) return rows(dst, plan.row_step, src, plan.slot_step, tokens);
+             std::int64_t tokens, bool nontemporal) {
+  if (plan.element_step == 2) return rows(dst, plan.row_step, src, plan.slot_step, tokens, nontemporal);
   for (; tokens > 0; --tokens, src += plan.slot_step, dst += plan.row_step) {
     std::array<std::byte, Row::kOutBytes> dense;
-    rows(dense.data(), 0, src, 0, 1);
+    rows(dense.data(), 0, src, 0, 1, false);
     for (std::int64_t j = 0; j < Row::kOutBytes / 2; ++j)
       std::memcpy(dst + j * plan.element_step, dense.data() + 2 * j, 2);
   }
@@ -64,6 +65,7 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, con
   const std::byte* cache = static_cast<const std::byte*>(buffers.cache) + plan.cache_base;
   std::byte* out = static_cast<std::byte*>(buffers.out) + plan.out_base;
   const cpu::Split split = cpu::split(all, Row::kOutBytes, context.threads);
+  const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);
   cpu::parallel_for(context, split.claims, [&](std::int64_t claim) {
     const DefaultFloatEnvironment environment;
     const std::int64_t begin = claim * split.units_per_claim;
@@ -73,11 +75,12 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, con
                    std::byte* dst = out + row * plan.row_step;
                    if (id >= 0 && id < plan.blocks) {
                      convert(plan, kernels.dequant_rows, cache + id * plan.block_step + slot * plan.slot_step,
-                             dst, tokens);
+                             dst, tokens, nontemporal);
                    } else {
                      zero(plan, dst, tokens);
                    }
                  });
+    if (nontemporal) kernels.copy.fence();  // its stores are visible before the claim counts as done
   });
   return {};
 }

@@ -60,6 +60,12 @@ constexpr RegisteredCase kCases[] = {
 
     // Sizes: threads, and more than 4 GiB of cache.
     {"dequant/around_256_kib", D "bs=64,lens={227|228|229|300},threads=1;2;3;4"},
+    {"dequant/around_256_kib_streaming",
+     D "bs=64,lens=150;{77|78},align={0|16|32},streaming={0|1},threads=1;3"},
+    {"dequant/streaming_into_strided_rows",
+     D "bs=64,lens=200;100,put=1/0/"
+       "-1,nb=9,o={pad1:8|pad1:16|pad1:32|neg0|neg0+pad1:16|off8|step2},streaming=1"},
+    {"dequant/streaming_at_unmapped_pages", D "bs=64,lens=230,guard={before|after},align={0|32},streaming=1"},
     {"dequant/around_32_mib", "gather_dequant:bs=64,lens=29126;5,threads=1;3,streaming={0|1}"},
     {"dequant/one_long_among_short", D "bs=64,lens=4993;1*7,threads=1;2;3"},
     {"dequant/cache_above_4_gib",
