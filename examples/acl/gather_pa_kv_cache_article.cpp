@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-//
 // The C sample of the public article on aclnnGatherPaKvCache, with the characters that the article lost put
-// back: what a user of CANN has, unchanged. It prints 768 results, each 1.
+// back: what a user of CANN has, unchanged, and so not under the licence of this project. It prints 768
+// results, each 1.
 #include <iostream>
 #include <vector>
 #include "acl/acl.h"
