@@ -49,7 +49,6 @@ class Divisor {
   int shift_;
 };
 
-// Ids to their index, by open addressing. The keys stay with the caller, in an array whose element -1 is no
 constexpr bool fits_16_bits(std::int64_t ids) {
   return ids < std::numeric_limits<std::uint16_t>::max();
 }
