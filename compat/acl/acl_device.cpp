@@ -22,8 +22,13 @@ std::vector<std::shared_ptr<Stream>> Device::all_streams() {
 void Device::reset() {
   const auto destroyed = streams.take_all();
   std::shared_ptr<Stream> destroyed_default;
-  const std::lock_guard lock(mutex_);
-  destroyed_default.swap(default_);
+  {
+    const std::lock_guard lock(mutex_);
+    destroyed_default.swap(default_);
+  }
+  // Not left to the destructors: a thread in aclrtSynchronizeDevice may have the last reference.
+  for (const auto& [serial, stream] : destroyed) static_cast<void>(stream->wait());
+  if (destroyed_default != nullptr) static_cast<void>(destroyed_default->wait());
 }
 
 Device& device() {

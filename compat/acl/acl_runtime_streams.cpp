@@ -55,8 +55,12 @@ aclError aclrtCreateStream(aclrtStream* stream) {
 
 aclError aclrtDestroyStream(aclrtStream stream) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
-    if (device().streams.take(stream) != nullptr) return ACL_SUCCESS;
-    return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such("aclrtDestroyStream", "stream", stream));
+    const auto taken = device().streams.take(stream);
+    if (taken == nullptr)
+      return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such("aclrtDestroyStream", "stream", stream));
+    // Not left to the destructor: a thread in aclrtSynchronizeDevice may have the last reference.
+    static_cast<void>(taken->wait());
+    return ACL_SUCCESS;
   });
 }
 

@@ -23,6 +23,14 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& dims) {
   return strides;
 }
 
+// A count beyond all memory is std::length_error here; `values + count` would wrap.
+template <class T>
+std::vector<T> copied(const T* values, std::uint64_t count) {
+  std::vector<T> copy(count);
+  std::copy_n(values, count, copy.begin());
+  return copy;
+}
+
 int null_pointer(const char* function) {
   return fail(ACLNN_ERR_PARAM_NULLPTR, std::string(function) + ": an argument is null");
 }
@@ -138,13 +146,9 @@ aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t v
         (storageDims == nullptr && storageDimsNum > 0))
       return null_pointer("aclInitTensor");
     aclTensor made;
-    made.dims.assign(viewDims, viewDims + viewDimsNum);
-    if (stride == nullptr) {
-      made.strides = dense_strides(made.dims);
-    } else {
-      made.strides.assign(stride, stride + viewDimsNum);
-    }
-    made.storage_dims.assign(storageDims, storageDims + storageDimsNum);
+    made.dims = copied(viewDims, viewDimsNum);
+    made.strides = stride == nullptr ? dense_strides(made.dims) : copied(stride, viewDimsNum);
+    made.storage_dims = copied(storageDims, storageDimsNum);
     made.offset = offset;
     made.dtype = dataType;
     made.format = format;
@@ -164,20 +168,19 @@ aclScalar* aclCreateScalar(void* value, aclDataType dataType) {
 }
 
 aclIntArray* aclCreateIntArray(const int64_t* value, uint64_t size) {
-  return create<aclIntArray>("aclCreateIntArray", value, size, [&] {
-    return std::make_unique<aclIntArray>(aclIntArray{{value, value + size}});
-  });
+  return create<aclIntArray>("aclCreateIntArray", value, size,
+                             [&] { return std::make_unique<aclIntArray>(aclIntArray{copied(value, size)}); });
 }
 
 aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size) {
   return create<aclFloatArray>("aclCreateFloatArray", value, size, [&] {
-    return std::make_unique<aclFloatArray>(aclFloatArray{{value, value + size}});
+    return std::make_unique<aclFloatArray>(aclFloatArray{copied(value, size)});
   });
 }
 
 aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t size) {
   return create<aclBoolArray>("aclCreateBoolArray", value, size, [&] {
-    return std::make_unique<aclBoolArray>(aclBoolArray{std::vector<bool>(value, value + size)});
+    return std::make_unique<aclBoolArray>(aclBoolArray{copied(value, size)});
   });
 }
 

@@ -21,8 +21,9 @@
 // Errors. Functions return a kvferry_status; those that return a value say what stands for an error. The text
 // of the calling thread's last error comes from kvferry_last_error_message() and names the operator, the
 // field, what was seen and what was expected. Null handles and null structs are errors (KVFERRY_NULL). On any
-// error nothing is written to tensors. Functions do not print, abort or throw, and the functions that end in
-// _run, _schedule and _copy do not allocate.
+// error nothing is written to tensors. Functions do not print, abort or throw. Those that end in _run,
+// _schedule and _copy allocate nothing but an error's text, helper threads with the first large call of a
+// context, and room for more enqueued work than a stream ever held.
 //
 // Structs that may grow. Each begins with `size_t struct_size`, its size where the caller was compiled:
 //

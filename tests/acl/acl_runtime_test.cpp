@@ -236,6 +236,29 @@ TEST(AclRuntime, SynchronizeDeviceWaitsForEveryStream) {
   opener.join();
 }
 
+TEST(AclRuntime, DestroyingWaitsWhileAnotherThreadSynchronizesTheDevice) {
+  for (const bool reset : {false, true}) {
+    aclrtStream stream = nullptr;
+    ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);
+    char byte = 0, of_default = 0;
+    Gate gate(stream), default_gate(nullptr);
+    ASSERT_EQ(aclrtMemsetAsync(&byte, 1, 1, 1, stream), ACL_SUCCESS);
+    ASSERT_EQ(aclrtMemsetAsync(&of_default, 1, 1, 1, nullptr), ACL_SUCCESS);
+    const auto held = device().all_streams();  // as aclrtSynchronizeDevice does while it waits
+    std::thread opener([&] {
+      std::this_thread::sleep_for(milliseconds(20));
+      gate.open();
+      default_gate.open();
+    });
+    EXPECT_EQ(reset ? aclrtResetDevice(0) : aclrtDestroyStream(stream), ACL_SUCCESS);
+    EXPECT_EQ(byte, 1) << "reset " << reset;
+    EXPECT_TRUE(!reset || of_default == 1);
+    opener.join();
+    EXPECT_EQ(aclrtSynchronizeDevice(), ACL_SUCCESS);
+    for (const auto& one : held) EXPECT_TRUE(one->wait().ok());
+  }
+}
+
 TEST(AclRuntime, ResetDeviceFinishesAndReleasesStreams) {
   aclrtStream stream = nullptr;
   ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);

@@ -54,6 +54,21 @@ TEST(AclTensors, KeepWhatTheyAreMadeFrom) {
   EXPECT_EQ(aclDestroyTensor(tensor), ACLNN_SUCCESS);
 }
 
+TEST(AclTensors, CountsBeyondMemory) {
+  const std::int64_t one = 1;
+  const float value = 1;
+  // Times 8 or 4 bytes they wrap to nothing.
+  for (const std::uint64_t count :
+       {std::uint64_t{1} << 61, std::uint64_t{1} << 62, (std::uint64_t{1} << 61) + 1}) {
+    EXPECT_EQ(aclCreateTensor(&one, count, ACL_INT8, nullptr, 0, ACL_FORMAT_ND, nullptr, 0, nullptr),
+              nullptr);
+    EXPECT_EQ(aclCreateTensor(&one, count, ACL_INT8, &one, 0, ACL_FORMAT_ND, nullptr, 0, nullptr), nullptr);
+    EXPECT_EQ(aclCreateTensor(&one, 1, ACL_INT8, nullptr, 0, ACL_FORMAT_ND, &one, count, nullptr), nullptr);
+    EXPECT_EQ(aclCreateIntArray(&one, count), nullptr);
+    EXPECT_EQ(aclCreateFloatArray(&value, count), nullptr);
+  }
+}
+
 TEST(AclTensors, Nulls) {
   EXPECT_EQ(aclCreateTensor(nullptr, 1, ACL_INT8, nullptr, 0, ACL_FORMAT_ND, nullptr, 0, nullptr), nullptr);
   const std::int64_t one = 1;
