@@ -164,7 +164,7 @@ typedef struct kvferry_context_options {
 } kvferry_context_options;
 
 // `options` may be null: the defaults. Full semantics: include/kvferry/context.hpp. The environment is read
-// here; what is wrong in it is an error here.
+// here: a wrong KVFERRY_NUM_THREADS is an error here, a wrong KVFERRY_FORCE_IMPL one of the first plan.
 KVFERRY_API kvferry_status kvferry_context_create(const kvferry_context_options* options,
                                                   kvferry_context** context);
 KVFERRY_API void kvferry_context_destroy(kvferry_context* context);

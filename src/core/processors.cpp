@@ -50,7 +50,10 @@ Status check_processors(const std::vector<int>& cpus) {
   // processors stay in that mask, so it does not move.
   cpu_set_t own, usable;
   CPU_ZERO(&own);
-  static_cast<void>(sched_getaffinity(0, sizeof own, &own));
+  if (sched_getaffinity(0, sizeof own, &own) != 0) {
+    return {StatusCode::kUnavailable,
+            fmt::format("ContextOptions: cpus: this system has more than {} processors", CPU_SETSIZE)};
+  }
   usable = own;
   add(cpus, usable);
   if (sched_setaffinity(0, sizeof usable, &usable) != 0 ||
