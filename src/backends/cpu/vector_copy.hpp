@@ -58,11 +58,10 @@ inline std::int64_t to_line(const std::byte* p) {
 }
 
 // A cursor that prefetches in front of the copy, across the borders of pieces. A regular store reads its line
-// first, so far ahead these are fetched too.
-template <class Store, int kLocality>
+// first, so these are fetched too where they come from random places: scatter of 1 KB 1.79x memcpy, 1.19x
+// without. In order, the CPU sees them coming, and asking costs a gather of 4 KiB pieces 8 %.
+template <int kLocality, bool kBothSides>
 class Ahead {
-  static constexpr bool kBothSides = !Store::kStreams && kLocality == kIntoL2;
-
  public:
   Ahead(const Piece* pieces, std::int64_t count, std::int64_t bytes) : piece_(pieces), end_(pieces + count) {
     for (std::int64_t i = 0; i < bytes; i += kStep) step();
@@ -87,9 +86,9 @@ class Ahead {
 };
 
 // All pieces as one stream of whole destination lines.
-template <class Store, int kLocality>
+template <class Store, int kLocality, bool kBothSides = false>
 KVFERRY_TARGET void copy_stream(const Piece* pieces, std::int64_t count, std::int64_t ahead_bytes) {
-  Ahead<Store, kLocality> ahead(pieces, count, ahead_bytes);
+  Ahead<kLocality, kBothSides> ahead(pieces, count, ahead_bytes);
   for (const Piece* piece = pieces; piece != pieces + count; ++piece) {
     std::byte* dst = piece->dst;
     const std::byte* src = piece->src;
@@ -135,12 +134,14 @@ void copy_pieces(const Piece* pieces, std::int64_t count) {
     const bool large = pieces->bytes >= kTuning.large_piece_bytes;
     std::int64_t n = 1;
     while (n < count && (pieces[n].bytes >= kTuning.large_piece_bytes) == large) ++n;
-    const std::int64_t least_for_libc =
-        destinations_follow_on(pieces, n) ? kTuning.libc_piece_bytes : kTuning.libc_scattered_bytes;
+    const bool scatters = !destinations_follow_on(pieces, n);
+    const std::int64_t least_for_libc = scatters ? kTuning.libc_scattered_bytes : kTuning.libc_piece_bytes;
     if (!Store::kStreams && pieces->bytes >= least_for_libc) {
       copy_each(pieces, n);
     } else if (large || (pieces->bytes >= kTuning.near_piece_bytes && sources_follow_on(pieces, n))) {
       copy_stream<Store, kIntoL1>(pieces, n, kTuning.near_bytes);
+    } else if (!Store::kStreams && scatters) {
+      copy_stream<Store, kIntoL2, true>(pieces, n, kTuning.far_bytes);
     } else {
       copy_stream<Store, kIntoL2>(pieces, n, kTuning.far_bytes);
     }
