@@ -141,7 +141,7 @@ TEST(HostBuffer, KeepsNoMoreThanItsPages) {
   std::vector<HostBuffer> buffers(50);
   const std::int64_t before = mapped_pages();
   for (HostBuffer& buffer : buffers) buffer = made(4 * kHuge);
-  EXPECT_EQ(mapped_pages() - before, 50 * 4 * kHuge / sysconf(_SC_PAGESIZE));
+  EXPECT_EQ(mapped_pages() - before, std::int64_t{50} * 4 * kHuge / sysconf(_SC_PAGESIZE));
   buffers.clear();
   EXPECT_EQ(mapped_pages(), before);
 }

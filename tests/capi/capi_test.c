@@ -2,7 +2,6 @@
 //
 // capi_test [REPORT]: the C API from C11. Every operator in every form against plain loops, and what is wrong
 // with calls. Writes its cases to REPORT as GoogleTest does, so that tests/run.sh counts each.
-#define _GNU_SOURCE  // for CPU_ISSET
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>

@@ -13,9 +13,6 @@ namespace {
 
 constexpr std::int32_t kLanes = 16;
 
-KVFERRY_AVX512 inline __m512i load(const std::int32_t* p) {
-  return _mm512_loadu_si512(p);
-}
 KVFERRY_AVX512 inline __mmask16 first_lanes(std::int32_t count) {
   return static_cast<__mmask16>(count >= kLanes ? 0xffff : (1U << count) - 1);
 }
@@ -27,7 +24,8 @@ KVFERRY_AVX512 inline std::int32_t store_some(std::int32_t* p, __mmask16 lanes, 
 KVFERRY_AVX512 std::int32_t find(const IdTable<std::uint16_t>& table, const IdSearch& search,
                                  std::int32_t* index, std::int32_t* place) {
   const IdSearch s = search;
-  const __m512i multiplier = _mm512_set1_epi32(static_cast<std::int32_t>(table.kMultiplier));
+  const __m512i multiplier =
+      _mm512_set1_epi32(static_cast<std::int32_t>(IdTable<std::uint16_t>::kMultiplier));
   const __m512i last_entry = _mm512_set1_epi32(static_cast<std::int32_t>(0xffffffffU >> table.shift()));
   const __m512i low_half = _mm512_set1_epi32(0xffff), one = _mm512_set1_epi32(1);
   const __m512i below = _mm512_set1_epi32(s.below), except = _mm512_set1_epi32(s.except);

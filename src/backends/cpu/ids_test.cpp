@@ -87,11 +87,13 @@ TEST(Ids, FindsInTablesOfEverySize) {
   harness::Random random(3);
   for (const std::int32_t keys : {1, 2, 3, 15, 16, 17, 100, 2048, 65534}) {
     std::vector<std::int32_t> ids;
+    ids.reserve(static_cast<std::size_t>(keys));
     for (std::int32_t i = 0; i < keys; ++i)
       ids.push_back(static_cast<std::int32_t>(random.between(0, 2 * keys - 1)));
     const Table table(ids);
     for (const std::int32_t count : {0, 1, 15, 16, 17, 31, 33, 200}) {
       std::vector<std::int32_t> wanted;
+      wanted.reserve(static_cast<std::size_t>(count));
       for (std::int32_t i = 0; i < count; ++i)
         wanted.push_back(static_cast<std::int32_t>(random.between(0, 3 * keys - 1)) -
                          (i % 7 == 0 ? 3 * keys : 0));

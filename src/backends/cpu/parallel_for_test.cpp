@@ -80,6 +80,7 @@ TEST(ParallelFor, ManyCallersAtOnce) {
   const Context context(with_threads(3));
   std::atomic<int> wrong = 0;
   std::vector<std::thread> callers;
+  callers.reserve(8);
   for (int caller = 0; caller < 8; ++caller) {
     callers.emplace_back([&] {
       for (int i = 0; i < 300; ++i) wrong += wrong_claims(context, 1 + i % 40);
