@@ -51,6 +51,7 @@ struct OpenMp : ::testing::Test {
 
 TEST_F(OpenMp, ContextsOfOneThreadInsideARegionStartNoThread) {
   std::vector<Context> contexts;
+  contexts.reserve(kTeam);
   for (int i = 0; i < kTeam; ++i) contexts.push_back(with_threads(1));
   const int before = threads_of_this_process();
   for (int repeat = 0; repeat < 10; ++repeat) {
