@@ -14,9 +14,12 @@ namespace {
 
 std::atomic<std::int64_t> allocations = 0;
 
-void* counted(std::size_t bytes, std::size_t align) {
+void* counted_or_null(std::size_t bytes, std::size_t align) noexcept {
   ++allocations;
-  void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  return std::aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+void* counted(std::size_t bytes, std::size_t align) {
+  void* const memory = counted_or_null(bytes, align);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -36,12 +39,16 @@ void* operator new[](std::size_t bytes, std::align_val_t align) {
   return counted(bytes, static_cast<std::size_t>(align));
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes);
+  return counted_or_null(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes);
+  return counted_or_null(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
+void* operator new(std::size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes, static_cast<std::size_t>(align));
+}
+void* operator new[](std::size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes, static_cast<std::size_t>(align));
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);
