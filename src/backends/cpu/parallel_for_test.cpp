@@ -17,6 +17,7 @@
 #include <ctime>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace kvferry::internal::cpu {
@@ -146,7 +147,7 @@ TEST(ParallelFor, HelpersRunWhereTheyMay) {
   while (!CPU_ISSET(static_cast<std::size_t>(last), &own)) --last;
   ContextOptions options = with_threads(3);
   options.cpus = {last};
-  const Context context(options);
+  const Context context(std::move(options));
   EXPECT_EQ(wrong_claims(context, 100), 0);
   cpu_set_t now;
   for (const pid_t id : threads_of_a_job(context, 3)) {
