@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy, torch, JAX, ml_dtypes: the same bytes from each, and never a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import calls
+import numpy as np
+import oracle
+import pytest
+from support import EXTENDED, KV_DTYPES, dtype_of
+
+import kvferry
+
+OPS = [op for op in calls.OUTPUTS if op != "group_memcpy"]
+
+
+def map_arrays(tensors: dict[str, Any], function: Any) -> dict[str, Any]:
+    return {n: [function(a) for a in v] if isinstance(v, list) else function(v) for n, v in tensors.items()}
+
+
+def bits(array: Any) -> bytes:
+    return np.ascontiguousarray(array).view(np.uint8).tobytes()
+
+
+def to_torch(array: Any) -> Any:
+    """Shares memory."""
+    torch = pytest.importorskip("torch")
+    if array.dtype.name in EXTENDED:
+        return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(array)
+
+
+def to_jax(array: Any) -> Any:
+    jnp = pytest.importorskip("jax.numpy")
+    return jnp.asarray(array)
+
+
+def options(op: str) -> dict[str, Any]:
+    return calls.OPTIONS.get(op, {})
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_torch_and_numpy_give_the_same_bytes(op: str) -> None:
+    """Through shared memory: what torch tensors got is seen in the arrays, so nothing was copied."""
+    pytest.importorskip("torch")
+    mine, other = calls.tensors(op), calls.tensors(op)
+    getattr(kvferry, op)(**mine, **options(op))
+    getattr(kvferry, op)(**map_arrays(other, to_torch), **options(op))
+    for (name, a), (_, b) in zip(calls.each_by_name(mine), calls.each_by_name(other), strict=True):
+        assert bits(a) == bits(b), name
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_inputs_of_three_frameworks_at_once(op: str) -> None:
+    pytest.importorskip("torch")
+    jax = pytest.importorskip("jax")
+    kinds = [to_torch, to_jax, lambda a: a]
+    for turn in range(3):
+        mine, other = calls.tensors(op), calls.tensors(op)
+        getattr(kvferry, op)(**mine, **options(op))
+        mixed: dict[str, Any] = {}
+        for i, (name, value) in enumerate(other.items()):
+            make = kinds[(i + turn) % 3]
+            if name in calls.OUTPUTS[op] and make is to_jax:
+                make = to_torch
+            mixed[name] = [make(a) for a in value] if isinstance(value, list) else make(value)
+        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+            getattr(kvferry, op)(**mixed, **options(op))
+        for (name, a), (_, b) in zip(calls.each_by_name(mine), calls.each_by_name(other), strict=True):
+            assert bits(a) == bits(b), name
+
+
+@pytest.mark.parametrize("dtype", [*KV_DTYPES, "bfloat16", "float8_e5m2", "float8_e4m3fn"])
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+def test_every_bit_pattern_survives(kind: str, dtype: str) -> None:
+    """NaN payloads, -0.0 and subnormal numbers included."""
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        of = lambda raw: torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(2, -1, 1, 1)
+    elif kind == "jax":
+        jnp = pytest.importorskip("jax.numpy")
+        pytest.importorskip("ml_dtypes")
+        of = lambda raw: jnp.asarray(raw.view(dtype_of(dtype)).reshape(2, -1, 1, 1))
+    elif dtype not in KV_DTYPES:
+        pytest.skip("ml_dtypes is not installed")
+    else:
+        of = lambda raw: raw.view(dtype_of(dtype)).reshape(2, -1, 1, 1)
+    raw = np.arange(2**16, dtype=np.uint16).view(np.uint8)
+    src = of(raw)
+    if kind == "jax":
+        out, _ = kvferry.gather_pa_kv_cache_functional(
+            src, src, np.array([[0, 1]], np.int32), np.array([2 * src.shape[1]], np.int32), 2 * src.shape[1]
+        )
+        assert bits(out) == raw.tobytes()
+        assert type(out) is type(src) and out.dtype == src.dtype
+        return
+    memory = np.zeros_like(raw)
+    kvferry.swap_blocks([src], [of(memory)], np.array([[0, 1], [1, 0]]))
+    assert memory.tobytes() == raw[raw.size // 2 :].tobytes() + raw[: raw.size // 2].tobytes()
+
+
+def test_zero_copy_by_pointers() -> None:
+    """group_memcpy takes addresses: those that torch, JAX and NumPy say."""
+    torch = pytest.importorskip("torch")
+    jnp = pytest.importorskip("jax.numpy")
+    array, tensor = np.zeros(64, np.uint8), torch.zeros(64, dtype=torch.uint8)
+    fixed = jnp.arange(64, dtype=jnp.uint8)
+    source = fixed.unsafe_buffer_pointer()
+    table = np.array([[source, array.ctypes.data], [source, tensor.data_ptr()]])
+    kvferry.group_memcpy(table, 64)
+    assert array.tolist() == tensor.tolist() == list(range(64))
+
+
+def test_views_of_torch() -> None:
+    """Transposed, sliced, stepped and expanded views, as they are."""
+    torch = pytest.importorskip("torch")
+    store = torch.arange(4 * 6 * 5 * 8).to(torch.float16).reshape(4, 6, 5, 8)
+    for view in (
+        store.transpose(1, 2),
+        store[:, ::2],
+        store[1:, :, 2:4, ::3],
+        store.permute(3, 0, 2, 1),
+        store[:, :1].expand(4, 6, 5, 8),
+        store.unbind(1)[2][:, :, None],
+    ):
+        assert not view.is_contiguous()
+        target = torch.zeros(view.shape, dtype=view.dtype).permute(0, 3, 2, 1).contiguous().permute(0, 3, 2, 1)
+        pointer = target.data_ptr()
+        n = min(view.shape[0], 3)
+        kvferry.swap_blocks([view], [target], torch.stack([torch.arange(n), torch.arange(n).flip(0)], 1))
+        assert torch.equal(target[:n], view[:n].flip(0)) and target.data_ptr() == pointer
+
+
+def test_views_of_numpy() -> None:
+    store = np.arange(4 * 6 * 5 * 8, dtype=np.int32).reshape(4, 6, 5, 8)
+    for view in (store.T, store[::-1, :, ::-2], np.broadcast_to(store[:, :1], store.shape), store[:, 2, :, None]):
+        shape = np.zeros((*view.shape, 2), view.dtype)
+        target = shape[..., 1][..., ::-1]
+        n = min(view.shape[0], 3)
+        kvferry.swap_blocks([view], [target], np.stack([np.arange(n), np.arange(n)[::-1]], 1))
+        assert (target[:n] == view[:n][::-1]).all() and not shape[..., 0].any()
+
+
+def test_subclasses_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Mine(torch.Tensor):
+        pass
+
+    dst = torch.zeros(2, 4).as_subclass(Mine)
+    kvferry.swap_blocks([torch.nn.Parameter(torch.ones(2, 4))], [dst], np.array([[0, 1]]))
+    assert dst.sum() == 4 and type(dst) is Mine
+
+
+def test_memory_that_is_mapped(tmp_path: Any) -> None:
+    """A file: read-only as an input, and no output."""
+    path = tmp_path / "cache"
+    np.arange(24, dtype=np.int16).tofile(path)
+    mapped = np.memmap(path, np.int16, "r", shape=(3, 8))
+    dst = np.zeros((3, 8), np.int16)
+    kvferry.swap_blocks([mapped], [dst], np.array([[2, 0]]))
+    assert dst[0].tolist() == list(range(16, 24))
+    with pytest.raises(ValueError, match=r"swap_blocks: dst\[0\].*read-only"):
+        kvferry.swap_blocks([dst], [mapped], np.array([[2, 0]]))
+    assert np.fromfile(path, np.int16).tolist() == list(range(24))
+
+
+# -------------------------------------------------------------------------------------------- functional forms
+
+FUNCTIONAL = {
+    "gather_pa_kv_cache": ("key", "value"),
+    "scatter_pa_kv_cache": ("key_cache", "value_cache"),
+    "gather_selection_kv_cache": (
+        "selection_kv_actual_seq",
+        "selection_k_rope",
+        "selection_kv_cache",
+        "selection_kv_block_table",
+        "selection_kv_block_status",
+    ),
+    "copy_blocks": ("caches",),
+    "swap_blocks": ("dst",),
+    "transfer_layers": ("chunk",),
+    "gather_dequant": ("out",),
+}
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("op", list(FUNCTIONAL))
+def test_functional_forms(op: str, kind: str) -> None:
+    """The bytes of the form in place, in new memory of the kind of the inputs, which stay as they are."""
+    make = {"numpy": lambda a: a, "torch": to_torch, "jax": to_jax}[kind]
+    wanted = calls.tensors(op)
+    for unused in ("counters", "fetch_counts"):
+        wanted.pop(unused, None)
+    given = {n: [a.copy() for a in v] if isinstance(v, list) else v.copy() for n, v in wanted.items()}
+    before = [bits(a) for _, a in calls.each_by_name(given)]
+    getattr(kvferry, op)(**wanted, **options(op))
+    arguments = map_arrays(given, make)
+    for name in {"gather_pa_kv_cache": ("key", "value"), "gather_dequant": ("out",), "transfer_layers": ("chunk",)}.get(op, ()):
+        rows = arguments.pop(name).shape[0]
+        if op != "transfer_layers":
+            arguments["num_tokens"] = rows
+    if op == "gather_selection_kv_cache":
+        del arguments["selection_kv_actual_seq"]
+    result = getattr(kvferry, op + "_functional")(**arguments, **options(op))
+    results = [result] if op in ("copy_blocks", "swap_blocks", "transfer_layers", "gather_dequant") else list(result)
+    assert len(results) == len(FUNCTIONAL[op])
+    expected = {"numpy": np.ndarray, "torch": type(make(np.zeros(1))), "jax": type(make(np.zeros(1)))}[kind]
+    for name, seen in zip(FUNCTIONAL[op], results, strict=True):
+        for a, b in zip(wanted[name], seen, strict=True) if isinstance(wanted[name], list) else [(wanted[name], seen)]:
+            assert isinstance(b, expected) and tuple(b.shape) == a.shape
+            back = b.view(getattr(__import__("torch"), f"uint{a.itemsize * 8}")).numpy() if kind == "torch" else np.asarray(b)
+            assert bits(back) == bits(a), name
+    assert [bits(a) for _, a in calls.each_by_name(given)] == before
+
+
+def test_functional_gathers_zero_rows_that_no_sequence_reaches() -> None:
+    tensors = calls.tensors("gather_pa_kv_cache")
+    del tensors["key"], tensors["value"]
+    key, value = kvferry.gather_pa_kv_cache_functional(**tensors, num_tokens=9)
+    assert key.shape == (9, 3, 8) and key[:5].any() and not key[5:].any() and not value[5:].any()
+
+
+def test_functional_forms_reject_and_report() -> None:
+    tensors = calls.tensors("copy_blocks")
+    tensors["mapping"] = tensors["mapping"] + 9
+    with pytest.raises(IndexError, match="copy_blocks: mapping"):
+        kvferry.copy_blocks_functional(**tensors, index_policy="reject")
+    record = kvferry.ErrorRecord()
+    kvferry.copy_blocks_functional(**tensors, index_policy="report", error_record=record)
+    assert (record.bad, record.id, record.which) == (2, 9, kvferry.BAD_SOURCE | kvferry.BAD_DESTINATION)
+
+
+def test_scatter_of_keys_alone() -> None:
+    tensors = {**calls.tensors("scatter_pa_kv_cache"), "value": None, "value_cache": None}
+    keys, values = kvferry.scatter_pa_kv_cache_functional(**tensors)
+    assert keys.any() and values is None
+
+
+# ----------------------------------------------------------------------------------------------------- records
+
+
+def test_error_records() -> None:
+    record = kvferry.ErrorRecord()
+    names = ("BAD_KEY", "BAD_VALUE", "BAD_COLUMN", "BAD_DUPLICATE", "BAD_SOURCE", "BAD_DESTINATION")
+    assert [getattr(kvferry, name) for name in names] == [
+        oracle.KEY, oracle.VALUE, oracle.COLUMN, oracle.DUPLICATE, oracle.SOURCE, oracle.DESTINATION
+    ]  # fmt: skip
+    cache = np.zeros((3, 2), np.uint8)
+    for mapping in ([[0, 1], [2, 7]], [[5, 1], [0, 2]]):  # calls accumulate, the lowest entry stays
+        kvferry.copy_blocks([cache], np.array(mapping), index_policy="report", error_record=record)
+    assert (record.bad, record.batch, record.column, record.id) == (2, 0, 0, 5)
+    assert record.which == kvferry.BAD_SOURCE and record.op == 5
+    assert "2" in repr(record) and "5" in repr(record)
+    record.clear()
+    assert (record.bad, record.batch, record.column, record.id, record.which, record.op) == (0,) * 6
+
+
+def test_nct_reads_the_storage() -> None:
+    """Token t is read at offset + t * stride, whatever the strides of key."""
+    storage = np.arange(64, dtype=np.int16)
+    key, cache = storage.reshape(4, 2, 8), np.zeros((2, 2, 2, 8), np.int16)
+    value, value_cache = storage.reshape(4, 1, 16)[:, :, :3], np.zeros((2, 2, 1, 3), np.int16)
+    value = np.ascontiguousarray(value)
+    kvferry.scatter_pa_kv_cache(
+        key, value, cache, value_cache, np.array([3, 0]), scatter_mode="Nct", nct_strides=(10, 4), nct_offsets=(5, 2)
+    )
+    assert cache[1, 1].ravel().tolist() == list(range(5, 21)) and cache[0, 0].ravel().tolist() == list(range(15, 31))
+    flat = value.ravel()
+    assert value_cache[1, 1].ravel().tolist() == flat[2:5].tolist()
+    assert value_cache[0, 0].ravel().tolist() == flat[6:9].tolist()
+    cache[:] = 0
+    with pytest.raises(ValueError, match="scatter_pa_kv_cache: key.*storage"):
+        kvferry.scatter_pa_kv_cache(
+            key, None, cache, None, np.array([3, 0]), scatter_mode="Nct", nct_strides=(44, 1), nct_offsets=(5, 0)
+        )
+    assert not cache.any()
