@@ -24,7 +24,17 @@ OUTPUTS = {
     "transfer_layers": ("chunk",),
     "group_memcpy": (),
 }
-OPTIONAL = ("seq_offset", "value", "value_cache", "count", "sizes", "status_row", "counters", "fetch_counts", "value_caches")
+OPTIONAL = (
+    "seq_offset",
+    "value",
+    "value_cache",
+    "count",
+    "sizes",
+    "status_row",
+    "counters",
+    "fetch_counts",
+    "value_caches",
+)
 OPTIONS = {
     "group_memcpy": {"copy_bytes": 8},
     "gather_selection_kv_cache": {"selection_topk_block_size": 2},
@@ -91,7 +101,11 @@ def tensors(op: str) -> dict[str, Any]:
             "fetch_counts": zeros(2, dtype="int32"),
         }
     if op == "copy_blocks":
-        return {"caches": [data(4, 2, 3), data(4, 5, dtype="uint8")], "mapping": ints([0, 1], [2, 3]), "count": ints(2)}
+        return {
+            "caches": [data(4, 2, 3), data(4, 5, dtype="uint8")],
+            "mapping": ints([0, 1], [2, 3]),
+            "count": ints(2),
+        }
     if op == "swap_blocks":
         return {
             "src": [data(3, 2, 3), data(3, 5, dtype="uint8")],
@@ -114,7 +128,9 @@ def tensors(op: str) -> dict[str, Any]:
 def plain(op: str) -> tuple[list[Any], dict[str, Any]]:
     """The positional arguments in the order of the API, and the keywords."""
     all = tensors(op)
-    keywords = {n: all.pop(n) for n in ("seq_offset", "count", "status_row", "counters", "fetch_counts") if n in all}
+    keywords = {
+        n: all.pop(n) for n in ("seq_offset", "count", "status_row", "counters", "fetch_counts") if n in all
+    }
     return list(all.values()), {**keywords, **OPTIONS.get(op, {})}
 
 

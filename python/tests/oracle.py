@@ -58,7 +58,9 @@ def _trunc(a: int, b: int) -> int:
     return -(-a // b) if a < 0 else a // b
 
 
-def _visits(block_tables: Ints, seq_lens: Ints, seq_offset: Ints | None, cumsum: bool, rows: int, bs: int) -> Any:
+def _visits(
+    block_tables: Ints, seq_lens: Ints, seq_offset: Ints | None, cumsum: bool, rows: int, bs: int
+) -> Any:
     """(batch, row, column, slot, id or None) of every token of the gather's loop."""
     run = 0
     for i in range(block_tables.shape[0]):
@@ -98,14 +100,20 @@ def gather_pa_kv_cache(
     index_policy: str = "default",
 ) -> Outcome:
     out = Outcome()
-    sides = [(n, b, c, o) for n, b, c, o in (("key", KEY, key_cache, key), ("value", VALUE, value_cache, value)) if o.size]
+    sides = [
+        (n, b, c, o)
+        for n, b, c, o in (("key", KEY, key_cache, key), ("value", VALUE, value_cache, value))
+        if o.size
+    ]
     if not sides:
         return out
     bs = key_cache.shape[1 if cache_mode == "Norm" else 2]
     saved = _snapshot(key, value)
     seen: set[tuple[int, int]] = set()
     claimed: dict[int, int] = {}
-    for i, row, column, slot, id in _visits(block_tables, seq_lens, seq_offset, is_seq_lens_cumsum, key.shape[0], bs):
+    for i, row, column, slot, id in _visits(
+        block_tables, seq_lens, seq_offset, is_seq_lens_cumsum, key.shape[0], bs
+    ):
         which = 0
         for name, bit, cache, output in sides:
             if claimed.setdefault(row, i) != i:
@@ -122,7 +130,9 @@ def gather_pa_kv_cache(
         if which and (i, column) not in seen:
             seen.add((i, column))
             far = max(-(2**62), min(2**62, column))
-            out.note(i, far, 0 if id is None else id, which | (COLUMN if id is None else 0), which.bit_count())
+            out.note(
+                i, far, 0 if id is None else id, which | (COLUMN if id is None else 0), which.bit_count()
+            )
     out.under(index_policy, _bad_lengths(seq_lens, is_seq_lens_cumsum))
     if out.refused:
         _restore((key, value), saved)
@@ -221,7 +231,10 @@ def scatter_pa_kv_cache(
         return cache.shape[cache.ndim - 3 if nz else 2 if scatter_mode == "Nhsd" else 1]
 
     sides = []
-    for name, bit, rows, cache in (("key_cache", KEY, key, key_cache), ("value_cache", VALUE, value, value_cache)):
+    for name, bit, rows, cache in (
+        ("key_cache", KEY, key, key_cache),
+        ("value_cache", VALUE, value, value_cache),
+    ):
         if rows is not None and cache is not None and rows.size:
             sides.append((name, bit, rows, cache))
     saved = _snapshot(key_cache, value_cache)
@@ -298,7 +311,12 @@ def copy_blocks(
 
 
 def swap_blocks(
-    src: list[Bytes], dst: list[Bytes], mapping: Ints, *, count: Ints | None = None, index_policy: str = "default"
+    src: list[Bytes],
+    dst: list[Bytes],
+    mapping: Ints,
+    *,
+    count: Ints | None = None,
+    index_policy: str = "default",
 ) -> Outcome:
     out = Outcome()
     live = [i for i, cache in enumerate(dst) if _has_bytes(cache)]
@@ -370,7 +388,12 @@ def transfer_layers(
 
 
 def group_memcpy(
-    memory: Bytes, pairs: list[tuple[int | None, int | None]], sizes: list[int], *, count: int | None, skip_null: bool
+    memory: Bytes,
+    pairs: list[tuple[int | None, int | None]],
+    sizes: list[int],
+    *,
+    count: int | None,
+    skip_null: bool,
 ) -> None:
     """`pairs` are offsets into `memory`, None is a null address."""
     before = memory.copy()
@@ -418,7 +441,11 @@ def gather_selection_kv_cache(
     index_policy: str = "default",
 ) -> Outcome:
     out = Outcome()
-    bs, topk, states = selection_topk_block_size, _rows(selection_topk_indices), _rows(selection_kv_block_status)
+    bs, topk, states = (
+        selection_topk_block_size,
+        _rows(selection_topk_indices),
+        _rows(selection_kv_block_status),
+    )
     batches, k = full_kv_block_table.shape[0], selection_topk_indices.shape[-1]
     rows_of_batch = len(topk) // batches if batches else 0
     sblk, fblk = selection_kv_cache.shape[1], full_kv_cache.shape[1]

@@ -44,10 +44,34 @@ class ManagedVersioned(ctypes.Structure):
     )
 
 
-_new = ctypes.pythonapi.PyCapsule_New
-_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_name = ctypes.pythonapi.PyCapsule_GetName
-_name.restype, _name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+# Destructors get capsules that die: addresses, never objects.
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_NAMES = {True: b"dltensor_versioned", False: b"dltensor"}
+
+
+def _destructor(versioned: bool) -> Any:
+    struct = ManagedVersioned if versioned else Managed
+
+    def destroy(dying: int) -> None:
+        if not _valid(dying, _NAMES[versioned]):
+            return  # taken
+        managed = struct.from_address(_pointer(dying, _NAMES[versioned]))
+        if managed.deleter:
+            managed.deleter(ctypes.addressof(managed))
+
+    return _Destructor(destroy)
+
+
+_DESTRUCTORS = {versioned: _destructor(versioned) for versioned in (True, False)}
 
 _CODES = {"i": INT, "u": UINT, "f": FLOAT, "b": BOOL, "c": COMPLEX}
 
@@ -55,14 +79,21 @@ _CODES = {"i": INT, "u": UINT, "f": FLOAT, "b": BOOL, "c": COMPLEX}
 class Producer:
     """Exports `array` unless told otherwise: keywords that are fields of the struct replace what it would say.
 
-    capsules   what it handed out; a consumer renames those that it takes
-    deleted    how often deleters ran
+    Its capsules do what those of frameworks do: one that nobody took calls the deleter when it dies.
+
+    exported, deleted    how many capsules there were, how often deleters ran
     """
 
-    def __init__(self, array: Any, *, versioned: bool = True, takes_max_version: bool = True, **fields: Any) -> None:
-        self.array, self.versioned, self.takes_max_version, self.fields = array, versioned, takes_max_version, fields
-        self.deleted = 0
-        self.capsules: list[Any] = []
+    def __init__(
+        self, array: Any, *, versioned: bool = True, takes_max_version: bool = True, **fields: Any
+    ) -> None:
+        self.array, self.versioned, self.takes_max_version, self.fields = (
+            array,
+            versioned,
+            takes_max_version,
+            fields,
+        )
+        self.exported = self.deleted = 0
         self._alive: list[Any] = []  # what capsules point at
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -79,9 +110,9 @@ class Producer:
         if self.fields.get("deleter", True):
             managed.deleter = _DELETER(self._count)
         self._alive.append(managed)
-        name = b"dltensor_versioned" if self.versioned else b"dltensor"
-        self.capsules.append(_new(ctypes.addressof(managed), name, None))
-        return self.capsules[-1]
+        self.exported += 1
+        name = _NAMES[self.versioned]
+        return _new(ctypes.addressof(managed), name, _DESTRUCTORS[self.versioned])
 
     def _describe(self, tensor: DLTensor) -> None:
         array, fields = self.array, self.fields
@@ -99,10 +130,7 @@ class Producer:
     def _count(self, _: Any) -> None:
         self.deleted += 1
 
-    def names(self) -> list[bytes]:
-        return [_name(capsule) for capsule in self.capsules]
-
 
 def capsule(name: bytes, address: int = 1) -> Any:
     """A capsule that is none of DLPack's."""
-    return _new(address, name, None)
+    return _new(address, name, _Destructor())

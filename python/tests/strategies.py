@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
+
 from support import KV_DTYPES, WAYS
 
 ways = st.sampled_from(WAYS)
@@ -48,4 +49,6 @@ class Draw(random.Random):
     def ids(self, n: int, limit: int, dtype: str, dirty: float = 0.25) -> list[int]:
         """Indices below `limit`, but for the share `dirty`; they repeat."""
         bad = (-1, -1, limit, limit + 1, -2, *FAR[dtype])
-        return [self.choice(bad) if limit <= 0 or self.flag(dirty) else self.randrange(limit) for _ in range(n)]
+        return [
+            self.choice(bad) if limit <= 0 or self.flag(dirty) else self.randrange(limit) for _ in range(n)
+        ]

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import calls
 import numpy as np
 import pytest
 
+import calls
 import kvferry
 
 OPS = tuple(calls.OUTPUTS)
@@ -37,7 +37,13 @@ def change(tensors: dict[str, Any], name: str, function: Callable[[Any], Any]) -
 
 
 def refused(
-    op: str, name: str, function: Callable[[Any], Any], error: Any, *words: str, run: Callable[..., None] = call, **options: Any
+    op: str,
+    name: str,
+    function: Callable[[Any], Any],
+    error: Any,
+    *words: str,
+    run: Callable[..., None] = call,
+    **options: Any,
 ) -> str:
     """`function` makes the tensor wrong."""
     tensors = calls.tensors(op)
@@ -59,7 +65,9 @@ def test_the_calls_are_good_before_they_are_broken(op: str) -> None:
     tensors = calls.tensors(op)
     before = {key: array.tobytes() for key, array in calls.each_by_name(tensors)}
     call(op, tensors)
-    changed = {key.split("[")[0] for key, array in calls.each_by_name(tensors) if array.tobytes() != before[key]}
+    changed = {
+        key.split("[")[0] for key, array in calls.each_by_name(tensors) if array.tobytes() != before[key]
+    }
     assert changed == set(calls.OUTPUTS[op])
     positional, keywords = calls.plain(op)
     getattr(kvferry, op)(*positional, **keywords)
@@ -67,7 +75,9 @@ def test_the_calls_are_good_before_they_are_broken(op: str) -> None:
     plan = getattr(kvferry, "plan_" + op)(**again, **calls.OPTIONS.get(op, {}))
     assert plan.op == op and plan.implementation in plan.describe() and plan.workspace_bytes >= 0
     plan.run(**again)
-    assert [a.tobytes() for _, a in calls.each_by_name(again)] == [a.tobytes() for _, a in calls.each_by_name(tensors)]
+    assert [a.tobytes() for _, a in calls.each_by_name(again)] == [
+        a.tobytes() for _, a in calls.each_by_name(tensors)
+    ]
 
 
 # ------------------------------------------------------------------------------------------- what is no tensor
@@ -115,7 +125,10 @@ def test_too_few_and_too_many_tensors() -> None:
 # ----------------------------------------------------------------------------------------------------- dtypes
 
 
-@pytest.mark.parametrize("dtype", ["bool", "float64", "complex64", "complex128", "longdouble", "object", "U3", "M8[s]", "V6", "i4,f4"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "float64", "complex64", "complex128", "longdouble", "object", "U3", "M8[s]", "V6", "i4,f4"],
+)
 @pytest.mark.parametrize(("op", "name"), ARRAYS)
 def test_dtypes_that_no_tensor_has(op: str, name: str, dtype: str) -> None:
     refused(op, name, lambda a: np.zeros(a.shape, dtype), (TypeError, ValueError), "dtype")
@@ -124,7 +137,7 @@ def test_dtypes_that_no_tensor_has(op: str, name: str, dtype: str) -> None:
 @pytest.mark.parametrize(("op", "name"), ARRAYS)
 def test_foreign_byte_order(op: str, name: str) -> None:
     dtype = ">i8" if op == "group_memcpy" and name == "addr_table" else ">i4"
-    refused(op, name, lambda a: np.zeros(a.shape, dtype), (TypeError, ValueError), "byte order")
+    refused(op, name, lambda a: np.zeros(a.shape, dtype), (TypeError, ValueError), dtype)
 
 
 @pytest.mark.parametrize(("op", "name"), ARRAYS)
@@ -152,18 +165,22 @@ def refused_somewhere(op: str, name: str, function: Callable[[Any], Any]) -> str
 @pytest.mark.parametrize(("op", "name"), ARRAYS)
 def test_the_wrong_rank(op: str, name: str) -> None:
     text = refused_somewhere(op, name, lambda a: a[(None,) * 3])
-    assert "rank" in text or "expected [] or [1]" in text or "[2H] or [H, 2]" in text or "dimension" in text, text
-    refused(op, name, lambda a: a.reshape((1,) * (9 - a.ndim) + a.shape), ValueError, "rank", "9")
+    assert (
+        "rank" in text or "expected [] or [1]" in text or "[2H] or [H, 2]" in text or "dimension" in text
+    ), text
+    refused(
+        op, name, lambda a: a.reshape((1,) * (9 - a.ndim) + a.shape), ValueError, "9 dimensions", "at most 8"
+    )
 
 
-@pytest.mark.parametrize(("op", "name"), [pair for pair in ARRAYS if pair[1] not in ("count", "mapping", "caches", "addr_table")])
+@pytest.mark.parametrize(
+    ("op", "name"), [pair for pair in ARRAYS if pair[1] not in ("count", "mapping", "caches", "addr_table")]
+)
 def test_the_wrong_length(op: str, name: str) -> None:
     """Some other tensor may be named: it is its dimension that fits no more."""
     if (op, name) in (("scatter_pa_kv_cache", "key"), ("scatter_pa_kv_cache", "value")):
         shorter: Callable[[Any], Any] = lambda a: a[:-1]
-    elif name in ("selection_kv_cache", "full_kv_cache", "selection_k_rope", "full_k_rope", "cache"):
-        shorter = lambda a: a[..., :-1]
-    elif name.endswith("_cache") or name in ("key_caches", "value_caches", "src", "dst"):
+    elif name in ("selection_kv_cache", "full_kv_cache", "selection_k_rope", "full_k_rope", "cache") or name.endswith("_cache") or name in ("key_caches", "value_caches", "src", "dst"):
         shorter = lambda a: a[..., :-1]
     else:
         shorter = lambda a: a[:-1]
@@ -241,8 +258,14 @@ def test_wrong_strings(op: str, option: str, value: str, allowed: tuple[str, ...
 
 def test_wrong_numbers() -> None:
     for block, words in ((0, "0"), (-1, "-1"), (3, "3")):
-        with pytest.raises(ValueError, match=f"selection_topk_block_size.*{words}|{words}.*selection_topk_block_size"):
-            call("gather_selection_kv_cache", calls.tensors("gather_selection_kv_cache"), selection_topk_block_size=block)
+        with pytest.raises(
+            ValueError, match=f"selection_topk_block_size.*{words}|{words}.*selection_topk_block_size"
+        ):
+            call(
+                "gather_selection_kv_cache",
+                calls.tensors("gather_selection_kv_cache"),
+                selection_topk_block_size=block,
+            )
     table = np.zeros((2, 2), np.int64)
     with pytest.raises(ValueError, match="group_memcpy: copy_bytes.*-1"):
         kvferry.group_memcpy(table, -1)
@@ -274,7 +297,11 @@ def test_keywords(op: str) -> None:
     positional, keywords = calls.plain(op)
     with pytest.raises(TypeError):
         getattr(kvferry, op)(*positional[:-1], **keywords)
-    assert not any(array.any() for name, array in calls.each_by_name(tensors) if name in calls.OUTPUTS[op] and op != "copy_blocks")
+    assert not any(
+        array.any()
+        for name, array in calls.each_by_name(tensors)
+        if name in calls.OUTPUTS[op] and op != "copy_blocks"
+    )
 
 
 def test_contexts() -> None:
@@ -287,7 +314,14 @@ def test_contexts() -> None:
     ):
         with pytest.raises(error, match=words):
             kvferry.group_memcpy(table, 0, context=kvferry.Context(**options))
-    for options in ({"threads": "2"}, {"threads": None}, {"cpus": "0"}, {"stream": 3}, {"implementation": 2}, {"fast": True}):
+    for options in (
+        {"threads": "2"},
+        {"threads": None},
+        {"cpus": "0"},
+        {"stream": 3},
+        {"implementation": 2},
+        {"fast": True},
+    ):
         with pytest.raises(TypeError):
             kvferry.Context(**options)
     with pytest.raises(TypeError):
@@ -301,7 +335,7 @@ def test_contexts() -> None:
 @pytest.mark.parametrize(
     ("op", "name", "at", "value", "words"),
     [
-        ("gather_pa_kv_cache", "block_tables", (1, 0), 9, ("block_tables", "1", "9")),
+        ("gather_pa_kv_cache", "block_tables", (1, 1), 9, ("block_tables", "1", "9")),
         ("gather_pa_kv_cache", "seq_lens", (1,), -4, ("seq_lens", "1", "-4")),
         ("gather_dequant", "block_tables", (0, 1), -2, ("block_tables", "0", "-2")),
         ("scatter_pa_kv_cache", "slot_mapping", (2,), 99, ("slot_mapping", "2", "99")),
@@ -311,12 +345,20 @@ def test_contexts() -> None:
         ("swap_blocks", "mapping", (0, 0), 3, ("mapping", "0", "3")),
         ("transfer_layers", "block_ids", (1,), -5, ("block_ids", "1", "-5")),
         ("gather_selection_kv_cache", "full_kv_block_table", (1, 0), 50, ("full_kv_block_table", "1", "50")),
-        ("gather_selection_kv_cache", "selection_kv_block_table", (0, 0), -7, ("selection_kv_block_table", "0", "-7")),
+        (
+            "gather_selection_kv_cache",
+            "selection_kv_block_table",
+            (0, 0),
+            -7,
+            ("selection_kv_block_table", "0", "-7"),
+        ),
         ("gather_selection_kv_cache", "full_q_actual_seq", (1,), 2, ("full_q_actual_seq", "1", "2")),
         ("gather_selection_kv_cache", "status_row", (1,), 0, ("status_row", "1", "0")),
     ],
 )
-def test_reject_names_the_entry(op: str, name: str, at: tuple[int, ...], value: int, words: tuple[str, ...]) -> None:
+def test_reject_names_the_entry(
+    op: str, name: str, at: tuple[int, ...], value: int, words: tuple[str, ...]
+) -> None:
     def spoil(array: Any) -> Any:
         array = array.copy()
         array[at] = value
@@ -342,10 +384,17 @@ def run_other(op: str, tensors: dict[str, Any], **options: Any) -> None:
 @pytest.mark.parametrize(("op", "name"), ARRAYS)
 def test_a_plan_refuses_other_tensors(op: str, name: str) -> None:
     """Shape, dtype and strides are those that were planned, even where the operator would take others."""
-    refused(op, name, lambda a: np.zeros(a.shape[:-1] + (a.shape[-1] + 1,), a.dtype), ValueError, "expected", run=run_other)
+    refused(
+        op,
+        name,
+        lambda a: np.zeros(a.shape[:-1] + (a.shape[-1] + 1,), a.dtype),
+        ValueError,
+        "expected",
+        run=run_other,
+    )
     refused(op, name, lambda a: np.zeros((1, *a.shape), a.dtype), ValueError, "expected", run=run_other)
     other = "int64" if calls_array(op, name).dtype == np.int32 else "uint32"
-    refused(op, name, lambda a: np.zeros(a.shape, other), ValueError, "dtype", other, run=run_other)
+    refused(op, name, lambda a: np.zeros(a.shape, other), ValueError, other, "as planned", run=run_other)
     refused(op, name, lambda _: [1], TypeError, run=run_other)
 
     def spread(a: Any) -> Any:
@@ -373,7 +422,12 @@ def test_a_plan_refuses_read_only_outputs(op: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "name"), [pair for pair in ARRAYS if pair[1] in ("seq_offset", "status_row", "counters", "fetch_counts", "value_caches")]
+    ("op", "name"),
+    [
+        pair
+        for pair in ARRAYS
+        if pair[1] in ("seq_offset", "status_row", "counters", "fetch_counts", "value_caches")
+    ],
 )
 def test_a_plan_refuses_tensors_that_come_or_go(op: str, name: str) -> None:
     refused_tensors = calls.tensors(op)
@@ -414,7 +468,10 @@ def torch_things() -> dict[str, Callable[[Any], Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("thing", ["requires_grad", "graph", "meta", "sparse", "sparse_csr", "negative", "complex", "bool", "quantized"])
+@pytest.mark.parametrize(
+    "thing",
+    ["requires_grad", "graph", "meta", "sparse", "sparse_csr", "negative", "complex", "bool", "quantized"],
+)
 @pytest.mark.parametrize("name", ["key", "key_cache"])
 def test_torch_tensors_that_cannot_be_read(name: str, thing: str) -> None:
     make = torch_things()[thing]

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given
+
+import oracle
 from strategies import Draw, drawn, threads, ways
 from support import Case, buffer, check, index
 
@@ -20,7 +21,9 @@ def inner(draw: Draw) -> tuple[int, ...]:
 
 def mappings(draw: Draw, sources: int, destinations: int, one_pool: bool) -> dict[str, Any]:
     dtype, n = draw.index_dtype(), draw.size(8)
-    if draw.flag() and sources > 1 and destinations > 1:  # distinct destinations; of one pool no source among them
+    if (
+        draw.flag() and sources > 1 and destinations > 1
+    ):  # distinct destinations; of one pool no source among them
         places = draw.sample(range(destinations), destinations)
         split = draw.randint(1, destinations - 1) if one_pool else destinations
         origins = places[split:] if one_pool else range(sources)
@@ -28,7 +31,9 @@ def mappings(draw: Draw, sources: int, destinations: int, one_pool: bool) -> dic
     elif draw.flag(0.3):  # neighbours
         pairs = [(p, p + 1) for p in range(n)]
     else:
-        pairs = list(zip(draw.ids(n, sources, dtype, 0.15), draw.ids(n, destinations, dtype, 0.15), strict=True))
+        pairs = list(
+            zip(draw.ids(n, sources, dtype, 0.15), draw.ids(n, destinations, dtype, 0.15), strict=True)
+        )
     tensors = {"mapping": index(pairs, dtype, draw.layout(), (len(pairs), 2))}
     if draw.flag(0.3):
         count = draw.choice((-1, 0, 1, len(pairs) - 1, len(pairs), len(pairs) + 3))
@@ -38,8 +43,14 @@ def mappings(draw: Draw, sources: int, destinations: int, one_pool: bool) -> dic
 
 def copies(draw: Draw) -> Case:
     blocks = draw.size(6)
-    caches = [buffer((blocks, *inner(draw)), draw.dtype(), draw.layout(), output=True) for _ in range(draw.size(3))]
-    return Case("copy_blocks", {"caches": caches, **mappings(draw, blocks, blocks, True)}, {"index_policy": draw.policy()})
+    caches = [
+        buffer((blocks, *inner(draw)), draw.dtype(), draw.layout(), output=True) for _ in range(draw.size(3))
+    ]
+    return Case(
+        "copy_blocks",
+        {"caches": caches, **mappings(draw, blocks, blocks, True)},
+        {"index_policy": draw.policy()},
+    )
 
 
 @given(drawn(copies), ways, threads)
@@ -71,7 +82,8 @@ def transfers(draw: Draw) -> Case:
     layout = draw.choice(("layer_first", "page_first"))
     to_pools = direction == "chunk_to_pools"
     sides = [
-        [buffer((blocks, *block), dtype, draw.layout(), output=to_pools) for _ in range(layers)] for _ in range(pools)
+        [buffer((blocks, *block), dtype, draw.layout(), output=to_pools) for _ in range(layers)]
+        for _ in range(pools)
     ]
     shape = ((layers, n) if layout == "layer_first" else (n, layers)) + (pools, *block)
     clean = draw.flag() and blocks >= n
@@ -80,10 +92,16 @@ def transfers(draw: Draw) -> Case:
         "value_caches": sides[1] if pools == 2 else draw.choice((None, [])),
         "chunk": buffer(shape, dtype, draw.layout(), output=not to_pools),
         "block_ids": index(
-            draw.sample(range(blocks), n) if clean else draw.ids(n, blocks, index_dtype), index_dtype, draw.layout()
+            draw.sample(range(blocks), n) if clean else draw.ids(n, blocks, index_dtype),
+            index_dtype,
+            draw.layout(),
         ),
     }
-    return Case("transfer_layers", tensors, {"chunk_layout": layout, "direction": direction, "index_policy": draw.policy()})
+    return Case(
+        "transfer_layers",
+        tensors,
+        {"chunk_layout": layout, "direction": direction, "index_policy": draw.policy()},
+    )
 
 
 @given(drawn(transfers), ways, threads)
@@ -102,7 +120,9 @@ def test_large_blocks(threads: int) -> None:
     others = [buffer((40, *block), "float16", output=True) for _ in range(4)]
     pairs = np.stack([np.arange(7, 39), np.arange(32) + 1], 1)
     pairs[20:] = pairs[20:][::-1]
-    check(Case("swap_blocks", {"src": pools, "dst": others, "mapping": index(pairs, "int32")}), "plan", threads)
+    check(
+        Case("swap_blocks", {"src": pools, "dst": others, "mapping": index(pairs, "int32")}), "plan", threads
+    )
     ids = index(order[:30], "int32")
     for layout, direction, shape in (
         ("layer_first", "pools_to_chunk", (2, 30, 2, *block)),
@@ -110,7 +130,11 @@ def test_large_blocks(threads: int) -> None:
     ):
         chunk = buffer(shape, "float16", output=True)
         tensors = {"key_caches": pools[:2], "value_caches": pools[2:], "chunk": chunk, "block_ids": ids}
-        check(Case("transfer_layers", tensors, {"chunk_layout": layout, "direction": direction}), "plan", threads)
+        check(
+            Case("transfer_layers", tensors, {"chunk_layout": layout, "direction": direction}),
+            "plan",
+            threads,
+        )
 
 
 def test_the_oracle_by_hand() -> None:
@@ -123,13 +147,32 @@ def test_the_oracle_by_hand() -> None:
     assert [place[2] for place in out.unspecified] == [(3,), (1,)]
     src, dst = np.array([[7], [8]], np.uint8), np.zeros((2, 1), np.uint8)
     out = oracle.swap_blocks([src], [dst], np.array([[1, 0], [0, 0], [2, 5]]), index_policy="report")
-    assert dst[1, 0] == 0 and (out.bad, out.batch, out.id, out.which) == (2, 1, 0, oracle.DESTINATION | oracle.DUPLICATE)
-    pool, chunk = np.arange(1, 4, dtype=np.uint8).reshape(3, 1, 1, 1, 1), np.full((3, 1, 1, 1, 1, 1, 1), 9, np.uint8)
+    assert dst[1, 0] == 0 and (out.bad, out.batch, out.id, out.which) == (
+        2,
+        1,
+        0,
+        oracle.DESTINATION | oracle.DUPLICATE,
+    )
+    pool, chunk = (
+        np.arange(1, 4, dtype=np.uint8).reshape(3, 1, 1, 1, 1),
+        np.full((3, 1, 1, 1, 1, 1, 1), 9, np.uint8),
+    )
     ids = np.array([2, -1, 2])
     out = oracle.transfer_layers([pool], None, chunk, ids, chunk_layout="page_first", index_policy="report")
-    assert chunk.ravel().tolist() == [3, 0, 3] and (out.bad, out.batch, out.id, out.which) == (1, 1, -1, oracle.SOURCE)
+    assert chunk.ravel().tolist() == [3, 0, 3] and (out.bad, out.batch, out.id, out.which) == (
+        1,
+        1,
+        -1,
+        oracle.SOURCE,
+    )
     chunk[0], chunk[1] = 40, 50
     out = oracle.transfer_layers(
-        [pool], None, chunk, np.array([0, -1, 0]), chunk_layout="page_first", direction="chunk_to_pools", index_policy="report"
+        [pool],
+        None,
+        chunk,
+        np.array([0, -1, 0]),
+        chunk_layout="page_first",
+        direction="chunk_to_pools",
+        index_policy="report",
     )
     assert pool.ravel()[1:].tolist() == [2, 3] and (out.bad, out.batch, out.which) == (1, 2, oracle.DUPLICATE)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import calls
 import numpy as np
-import oracle
 import pytest
-from support import EXTENDED, KV_DTYPES, dtype_of
 
+import calls
 import kvferry
+import oracle
+from support import EXTENDED, KV_DTYPES, dtype_of
 
 OPS = [op for op in calls.OUTPUTS if op != "group_memcpy"]
 
@@ -126,7 +126,9 @@ def test_views_of_torch() -> None:
         store.unbind(1)[2][:, :, None],
     ):
         assert not view.is_contiguous()
-        target = torch.zeros(view.shape, dtype=view.dtype).permute(0, 3, 2, 1).contiguous().permute(0, 3, 2, 1)
+        target = (
+            torch.zeros(view.shape, dtype=view.dtype).permute(0, 3, 2, 1).contiguous().permute(0, 3, 2, 1)
+        )
         pointer = target.data_ptr()
         n = min(view.shape[0], 3)
         kvferry.swap_blocks([view], [target], torch.stack([torch.arange(n), torch.arange(n).flip(0)], 1))
@@ -135,7 +137,12 @@ def test_views_of_torch() -> None:
 
 def test_views_of_numpy() -> None:
     store = np.arange(4 * 6 * 5 * 8, dtype=np.int32).reshape(4, 6, 5, 8)
-    for view in (store.T, store[::-1, :, ::-2], np.broadcast_to(store[:, :1], store.shape), store[:, 2, :, None]):
+    for view in (
+        store.T,
+        store[::-1, :, ::-2],
+        np.broadcast_to(store[:, :1], store.shape),
+        store[:, 2, :, None],
+    ):
         shape = np.zeros((*view.shape, 2), view.dtype)
         target = shape[..., 1][..., ::-1]
         n = min(view.shape[0], 3)
@@ -198,20 +205,34 @@ def test_functional_forms(op: str, kind: str) -> None:
     before = [bits(a) for _, a in calls.each_by_name(given)]
     getattr(kvferry, op)(**wanted, **options(op))
     arguments = map_arrays(given, make)
-    for name in {"gather_pa_kv_cache": ("key", "value"), "gather_dequant": ("out",), "transfer_layers": ("chunk",)}.get(op, ()):
+    for name in {
+        "gather_pa_kv_cache": ("key", "value"),
+        "gather_dequant": ("out",),
+        "transfer_layers": ("chunk",),
+    }.get(op, ()):
         rows = arguments.pop(name).shape[0]
         if op != "transfer_layers":
             arguments["num_tokens"] = rows
     if op == "gather_selection_kv_cache":
         del arguments["selection_kv_actual_seq"]
     result = getattr(kvferry, op + "_functional")(**arguments, **options(op))
-    results = [result] if op in ("copy_blocks", "swap_blocks", "transfer_layers", "gather_dequant") else list(result)
+    results = (
+        [result]
+        if op in ("copy_blocks", "swap_blocks", "transfer_layers", "gather_dequant")
+        else list(result)
+    )
     assert len(results) == len(FUNCTIONAL[op])
     expected = {"numpy": np.ndarray, "torch": type(make(np.zeros(1))), "jax": type(make(np.zeros(1)))}[kind]
     for name, seen in zip(FUNCTIONAL[op], results, strict=True):
-        for a, b in zip(wanted[name], seen, strict=True) if isinstance(wanted[name], list) else [(wanted[name], seen)]:
+        for a, b in (
+            zip(wanted[name], seen, strict=True) if isinstance(wanted[name], list) else [(wanted[name], seen)]
+        ):
             assert isinstance(b, expected) and tuple(b.shape) == a.shape
-            back = b.view(getattr(__import__("torch"), f"uint{a.itemsize * 8}")).numpy() if kind == "torch" else np.asarray(b)
+            back = (
+                b.view(getattr(__import__("torch"), f"uint{a.itemsize * 8}")).numpy()
+                if kind == "torch"
+                else np.asarray(b)
+            )
             assert bits(back) == bits(a), name
     assert [bits(a) for _, a in calls.each_by_name(given)] == before
 
@@ -252,10 +273,17 @@ def test_error_records() -> None:
     for mapping in ([[0, 1], [2, 7]], [[5, 1], [0, 2]]):  # calls accumulate, the lowest entry stays
         kvferry.copy_blocks([cache], np.array(mapping), index_policy="report", error_record=record)
     assert (record.bad, record.batch, record.column, record.id) == (2, 0, 0, 5)
-    assert record.which == kvferry.BAD_SOURCE and record.op == 5
+    assert record.which == kvferry.BAD_SOURCE and record.op == "copy_blocks"
     assert "2" in repr(record) and "5" in repr(record)
     record.clear()
-    assert (record.bad, record.batch, record.column, record.id, record.which, record.op) == (0,) * 6
+    assert (record.bad, record.batch, record.column, record.id, record.which, record.op) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+        "",
+    )
 
 
 def test_nct_reads_the_storage() -> None:
@@ -265,15 +293,31 @@ def test_nct_reads_the_storage() -> None:
     value, value_cache = storage.reshape(4, 1, 16)[:, :, :3], np.zeros((2, 2, 1, 3), np.int16)
     value = np.ascontiguousarray(value)
     kvferry.scatter_pa_kv_cache(
-        key, value, cache, value_cache, np.array([3, 0]), scatter_mode="Nct", nct_strides=(10, 4), nct_offsets=(5, 2)
+        key,
+        value,
+        cache,
+        value_cache,
+        np.array([3, 0]),
+        scatter_mode="Nct",
+        nct_strides=(10, 4),
+        nct_offsets=(5, 2),
     )
-    assert cache[1, 1].ravel().tolist() == list(range(5, 21)) and cache[0, 0].ravel().tolist() == list(range(15, 31))
+    assert cache[1, 1].ravel().tolist() == list(range(5, 21)) and cache[0, 0].ravel().tolist() == list(
+        range(15, 31)
+    )
     flat = value.ravel()
     assert value_cache[1, 1].ravel().tolist() == flat[2:5].tolist()
     assert value_cache[0, 0].ravel().tolist() == flat[6:9].tolist()
     cache[:] = 0
     with pytest.raises(ValueError, match="scatter_pa_kv_cache: key.*storage"):
         kvferry.scatter_pa_kv_cache(
-            key, None, cache, None, np.array([3, 0]), scatter_mode="Nct", nct_strides=(44, 1), nct_offsets=(5, 0)
+            key,
+            None,
+            cache,
+            None,
+            np.array([3, 0]),
+            scatter_mode="Nct",
+            nct_strides=(44, 1),
+            nct_offsets=(5, 0),
         )
     assert not cache.any()

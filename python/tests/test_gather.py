@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given
+
+import oracle
 from strategies import FAR, Draw, drawn, threads, ways
 from support import EXTENDED, Case, buffer, check, dtype_of, index
 
@@ -37,7 +38,9 @@ def reads(draw: Draw, blocks: int, bs: int) -> tuple[dict[str, Any], dict[str, A
     }
     if draw.flag(0.4):
         far = (-1, -bs, bs - 1, *FAR[dtype])
-        shifts = [draw.choice(far) if dirty and draw.flag(0.3) else draw.randint(0, bs) for _ in range(batches)]
+        shifts = [
+            draw.choice(far) if dirty and draw.flag(0.3) else draw.randint(0, bs) for _ in range(batches)
+        ]
         tensors["seq_offset"] = index(shifts, dtype, draw.layout())
     options = {"is_seq_lens_cumsum": cumsum, "index_policy": draw.policy()}
     return tensors, options, max(0, total + draw.randint(-2, 3))
@@ -114,7 +117,9 @@ def test_large_gathers(threads: int, mode: str) -> None:
         "key": buffer(rows, "float16", output=True),
         "value": buffer(rows, "float16", output=True),
     }
-    outcome = check(Case("gather_pa_kv_cache", tensors, {"cache_mode": mode, "index_policy": "report"}), "plan", threads)
+    outcome = check(
+        Case("gather_pa_kv_cache", tensors, {"cache_mode": mode, "index_policy": "report"}), "plan", threads
+    )
     assert outcome.bad > 0
 
 
@@ -128,9 +133,17 @@ def test_the_oracle_by_hand() -> None:
     assert key.ravel().tolist() == [10, 12, 13, 99] and value.ravel().tolist() == [60, 0, 0, 99]
     assert (out.bad, out.batch, out.column, out.id, out.which) == (1, 1, 0, 1, oracle.VALUE)
     offset = np.array([3, 5])  # whole blocks of it: columns 1 and 2
-    out = oracle.gather_pa_kv_cache(keys, keys, tables, lens, key, value, seq_offset=offset, index_policy="report")
+    out = oracle.gather_pa_kv_cache(
+        keys, keys, tables, lens, key, value, seq_offset=offset, index_policy="report"
+    )
     assert key.ravel().tolist() == [12, 0, 0, 99]
-    assert (out.bad, out.batch, out.column, out.id, out.which) == (2, 1, 2, 0, oracle.KEY | oracle.VALUE | oracle.COLUMN)
+    assert (out.bad, out.batch, out.column, out.id, out.which) == (
+        2,
+        1,
+        2,
+        0,
+        oracle.KEY | oracle.VALUE | oracle.COLUMN,
+    )
 
 
 def test_the_oracle_rounds_to_even() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import Draw, drawn, threads, ways
-from support import Buffer, buffer, context, implementations, index, stream
 
 import kvferry
 import oracle
+from strategies import Draw, drawn, threads, ways
+from support import Buffer, buffer, context, implementations, index, stream
 
 
 def transports(draw: Draw) -> dict[str, Any]:
@@ -57,7 +57,9 @@ def test_group_memcpy(call: dict[str, Any], way: str, threads: int) -> None:
         def table(of: Buffer) -> Buffer:
             base = of.array().ctypes.data
             numbers = [0 if at is None else base + at for pair in pairs for at in pair]
-            return index(numbers, call["table_dtype"], call["layouts"][0], (2 * n,) if call["flat"] else (n, 2))
+            return index(
+                numbers, call["table_dtype"], call["layouts"][0], (2 * n,) if call["flat"] else (n, 2)
+            )
 
         extra: dict[str, Any] = {"skip_null": call["skip_null"], "checked": call["checked"]}
         by_run: dict[str, Any] = {}

@@ -4,14 +4,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given
+
+import oracle
 from strategies import Draw, drawn, threads, ways
 from support import Case, buffer, check, dtype_of, index
 
 
-def cache_shape(mode: str, dtype: str, blocks: int, bs: int, heads: int, units: int) -> tuple[tuple[int, ...], int]:
+def cache_shape(
+    mode: str, dtype: str, blocks: int, bs: int, heads: int, units: int
+) -> tuple[tuple[int, ...], int]:
     """The cache and the head size; `units` are 32-byte units of a head (FRACTAL_NZ) or elements."""
     e = 32 // dtype_of(dtype).itemsize
     return {
@@ -31,7 +34,9 @@ def scatters(draw: Draw) -> Case:
     tensors: dict[str, Any] = {"value": None, "value_cache": None}
     for name in ("key", "value") if draw.flag(0.75) else ("key",):
         dtype = draw.dtype()
-        shape, size = cache_shape(mode, dtype, blocks[name], bs, heads := draw.size(3), draw.randint(1, 2 if nz else 9))
+        shape, size = cache_shape(
+            mode, dtype, blocks[name], bs, heads := draw.size(3), draw.randint(1, 2 if nz else 9)
+        )
         tensors[name] = buffer((tokens + draw.randint(0, 2), heads, size), dtype, draw.layout())
         tensors[name + "_cache"] = buffer(shape, dtype, draw.layout(), output=True)
     dtype = draw.index_dtype()
@@ -41,7 +46,11 @@ def scatters(draw: Draw) -> Case:
     else:
         mapping = draw.ids(tokens, draw.choice(list(blocks.values())) * bs, dtype)
     tensors["slot_mapping"] = index(mapping, dtype, draw.layout())
-    options = {"cache_mode": "PA_NZ" if nz else "Norm", "scatter_mode": "None" if nz else mode, "index_policy": draw.policy()}
+    options = {
+        "cache_mode": "PA_NZ" if nz else "Norm",
+        "scatter_mode": "None" if nz else mode,
+        "index_policy": draw.policy(),
+    }
     return Case("scatter_pa_kv_cache", tensors, options)
 
 

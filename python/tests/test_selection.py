@@ -7,17 +7,19 @@ import random
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import kvferry
+import oracle
 from strategies import Draw, drawn, threads, ways
 from support import Buffer, Case, Tensors, buffer, check, context, implementations, index, stream
 
-import kvferry
 
-
-def selection_case(rng: random.Random, seeds: list[int], dtype: str, policy: str, dirty: bool, **fixed: Any) -> Case:
+def selection_case(
+    rng: random.Random, seeds: list[int], dtype: str, policy: str, dirty: bool, **fixed: Any
+) -> Case:
     """A call on random state. `seeds` are the layouts of its tensors."""
     pick = iter(seeds)
 
@@ -85,7 +87,9 @@ def selection_case(rng: random.Random, seeds: list[int], dtype: str, policy: str
     if pool:
         places = rng.sample(range(states), rows)
         if dirty or "status_row" in fixed:
-            places = [rng.choice((-1, -1, -2, states, places[0])) if rng.random() < 0.2 else p for p in places]
+            places = [
+                rng.choice((-1, -1, -2, states, places[0])) if rng.random() < 0.2 else p for p in places
+            ]
         tensors["status_row"] = ints(places)
     if rng.random() < 0.6:
         tensors["counters"] = ints([5] * rows * 3, (rows, 3), output=True)
@@ -114,16 +118,28 @@ class Decode:
 
     def __init__(self, seed: int, layers: int = 1) -> None:
         self.rng = rng = random.Random(seed)
-        self.batches, self.s, self.k, self.bs = rng.choice((1, 2, 3)), rng.choice((1, 2, 3)), rng.choice((2, 3, 6)), rng.choice((1, 2, 4))
+        self.batches, self.s, self.k, self.bs = (
+            rng.choice((1, 2, 3)),
+            rng.choice((1, 2, 3)),
+            rng.choice((2, 3, 6)),
+            rng.choice((1, 2, 4)),
+        )
         self.sblk, self.fblk = self.bs * rng.choice((1, 2)), self.bs * rng.choice((1, 2, 4))
         self.rows = self.batches * self.s
         columns, self.full_columns = -(-self.k * self.bs // self.sblk), 12
         pages, full_pages = self.rows * columns, self.batches * self.full_columns
         bits = np.random.default_rng(seed)
         self.table = np.array(rng.sample(range(pages), pages), np.int32).reshape(self.rows, columns)
-        self.full_table = np.array(rng.sample(range(full_pages), full_pages), np.int32).reshape(self.batches, -1)
-        self.full = [[bits.integers(0, 256, (full_pages, self.fblk, w), np.uint8) for w in (3, 5)] for _ in range(layers)]
-        self.selection = [[bits.integers(0, 256, (pages, self.sblk, w), np.uint8) for w in (3, 5)] for _ in range(layers)]
+        self.full_table = np.array(rng.sample(range(full_pages), full_pages), np.int32).reshape(
+            self.batches, -1
+        )
+        self.full = [
+            [bits.integers(0, 256, (full_pages, self.fblk, w), np.uint8) for w in (3, 5)]
+            for _ in range(layers)
+        ]
+        self.selection = [
+            [bits.integers(0, 256, (pages, self.sblk, w), np.uint8) for w in (3, 5)] for _ in range(layers)
+        ]
         self.status = np.full((self.batches, self.s, 1, self.k + 1), -1, np.int32)
         self.length = np.zeros(self.rows, np.int32)
         self.counters, self.fetches = np.zeros((self.rows, 3), np.int32), np.zeros(self.batches, np.int32)
@@ -163,7 +179,19 @@ class Decode:
 
     def arguments(self, layer: int = 0) -> list[Any]:
         (rope, kv), (full_rope, full_kv) = self.selection[layer], self.full[layer]
-        return [rope, kv, self.table, self.status, self.topk, full_rope, full_kv, self.full_table, self.kv, self.q, self.length]
+        return [
+            rope,
+            kv,
+            self.table,
+            self.status,
+            self.topk,
+            full_rope,
+            full_kv,
+            self.full_table,
+            self.kv,
+            self.q,
+            self.length,
+        ]
 
     def options(self) -> dict[str, Any]:
         return {"selection_topk_block_size": self.bs, "counters": self.counters, "fetch_counts": self.fetches}
@@ -193,7 +221,12 @@ class Decode:
                     assert tokens == self.bs or p == n - 1
                     for t in range(tokens):
                         place = self.table[r, at // self.sblk], at % self.sblk
-                        assert (cache[place] == self.full_token(full, b, id * self.bs + t)).all(), (r, p, id, t)
+                        assert (cache[place] == self.full_token(full, b, id * self.bs + t)).all(), (
+                            r,
+                            p,
+                            id,
+                            t,
+                        )
                         mine[place] = True
                         at += 1
                 assert self.length[r] == status[self.k] == at
@@ -222,11 +255,16 @@ def test_chains_keep_the_promises(seed: int, threads: int) -> None:
             )
             for i in (0, 1, 5, 6):
                 twin[i] = twin[i][..., 0]
-            for seen, wanted in zip([*world.arguments(), world.counters, world.fetches], twin + numbers, strict=True):
+            for seen, wanted in zip(
+                [*world.arguments(), world.counters, world.fetches], twin + numbers, strict=True
+            ):
                 assert np.array_equal(seen, wanted), name
             kvferry.gather_selection_kv_cache(*cold, selection_topk_block_size=world.bs, context=ctx)
             assert np.array_equal(cold[10], world.length)
-            assert np.array_equal(np.sort(cold[3][..., : world.k]), np.sort(world.status[..., : world.k])) or (world.kv <= 0).any()
+            assert (
+                np.array_equal(np.sort(cold[3][..., : world.k]), np.sort(world.status[..., : world.k]))
+                or (world.kv <= 0).any()
+            )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -274,14 +312,18 @@ def test_a_schedule_does_not_touch_the_caches() -> None:
     plan = kvferry.plan_gather_selection_kv_cache(*world.arguments(), **world.options())
     before = [c.copy() for c in world.selection[0]]
     schedule(plan, world, None)
-    assert world.counters.any() and all(np.array_equal(a, b) for a, b in zip(before, world.selection[0], strict=True))
+    assert world.counters.any() and all(
+        np.array_equal(a, b) for a, b in zip(before, world.selection[0], strict=True)
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_large_selection(threads: int) -> None:
     rng = random.Random(4)
     for policy in ("default", "report"):
-        case = selection_case(rng, [0] * 14, "uint8", policy, True, batches=8, rows_per_batch=2, k=40, block=8)
+        case = selection_case(
+            rng, [0] * 14, "uint8", policy, True, batches=8, rows_per_batch=2, k=40, block=8
+        )
         check(case, "plan", threads)
 
 
@@ -293,7 +335,16 @@ def test_the_oracle_by_hand() -> None:
     status, length = np.array([[[0, 4, 2, 6]]], np.int32), np.zeros(1, np.int32)
     counters, fetches = np.zeros((1, 3), np.int32), np.zeros(1, np.int32)
     one = np.arange(6, dtype=np.int32)
-    arguments = [None, selection, one[None, :3], status, np.array([[[2, 5, 0]]], np.int32), None, full, one[None]]
+    arguments = [
+        None,
+        selection,
+        one[None, :3],
+        status,
+        np.array([[[2, 5, 0]]], np.int32),
+        None,
+        full,
+        one[None],
+    ]
     lens = [np.array([11], np.int32), np.array([1], np.int32), length]
     options = {"selection_topk_block_size": 2, "counters": counters, "fetch_counts": fetches}
     out = oracle.gather_selection_kv_cache(*arguments, *lens, **options)

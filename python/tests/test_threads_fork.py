@@ -186,7 +186,9 @@ def test_a_stream_keeps_tensors_and_workspace(planned: bool) -> None:
         del arguments, record, context
         gc.collect()
         assert all(ref() is not None for ref in refs)
-        filler = [np.full(1 << 16, 255, np.uint8) for _ in range(100)]  # takes memory that was freed too early
+        filler = [
+            np.full(1 << 16, 255, np.uint8) for _ in range(100)
+        ]  # takes memory that was freed too early
         stream.wait()
         del filler
         gc.collect()
