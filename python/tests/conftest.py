@@ -11,7 +11,7 @@ settings.register_profile(
     "kvferry",
     derandomize="KVFERRY_HYPOTHESIS_EXAMPLES" not in os.environ,
     deadline=None,
-    max_examples=int(os.environ.get("KVFERRY_HYPOTHESIS_EXAMPLES", "120")),
+    max_examples=int(os.environ.get("KVFERRY_HYPOTHESIS_EXAMPLES", "400")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     print_blob=True,
 )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formula of each operator's header as plain loops. Nothing of the library is used here.
 
-Data tensors are views of bytes, shape + (bytes of an element,): bits are compared, never numbers. Index tensors
-are arrays of integers. Arguments have the names of the Python API. A call changes its outputs in place, unless
-it returns an Outcome with `refused`.
+Data tensors are views of bytes, shape + (bytes of an element,): bits are compared, never numbers. Index
+tensors are arrays of integers. Arguments have the names of the Python API. A call changes its outputs in
+place, unless it returns an Outcome with `refused`.
 """
 
 from __future__ import annotations
@@ -212,9 +212,10 @@ def scatter_pa_kv_cache(
     *,
     cache_mode: str = "Norm",
     scatter_mode: str = "None",
+    nct_strides: tuple[int, int] = (0, 0),
+    nct_offsets: tuple[int, int] = (0, 0),
     index_policy: str = "default",
 ) -> Outcome:
-    """scatter_mode "Nct" is the caller's: it passes the tokens that the strides and offsets name."""
     out = Outcome()
     nz = cache_mode == "PA_NZ"
 
@@ -229,6 +230,12 @@ def scatter_pa_kv_cache(
 
     def block_size(cache: Bytes) -> int:
         return cache.shape[cache.ndim - 3 if nz else 2 if scatter_mode == "Nhsd" else 1]
+
+    def token_of(rows: Bytes, t: int, h: int, d: int, side: int) -> Bytes:
+        if scatter_mode != "Nct":
+            return rows[t, h, d]
+        storage = rows.reshape(-1, rows.shape[-1])  # the tests pass dense rows
+        return storage[nct_offsets[side] + t * nct_strides[side] + h * rows.shape[2] + d]
 
     sides = []
     for name, bit, rows, cache in (
@@ -252,7 +259,7 @@ def scatter_pa_kv_cache(
             for h in range(rows.shape[1]):
                 for d in range(rows.shape[2]):
                     place = token(cache, s // bs, s % bs, h, d, rows.shape[2])
-                    cache[place] = rows[t, h, d]
+                    cache[place] = token_of(rows, t, h, d, bit - 1)
                     if s in named:
                         out.unspecified.append((name, 0, place))
             if s in named:

@@ -77,7 +77,7 @@ _CODES = {"i": INT, "u": UINT, "f": FLOAT, "b": BOOL, "c": COMPLEX}
 
 
 class Producer:
-    """Exports `array` unless told otherwise: keywords that are fields of the struct replace what it would say.
+    """Exports `array` unless told otherwise: keywords that are fields of the struct replace what it says.
 
     Its capsules do what those of frameworks do: one that nobody took calls the deleter when it dies.
 

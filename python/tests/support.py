@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 
 import kvferry
 import oracle
@@ -119,8 +118,8 @@ def buffer(
     last_dense: bool = False,
     values: Any = None,
 ) -> Buffer:
-    """A tensor of random bytes, or of `values`. Seed 0 is dense; others permute, pad, mirror, broadcast (never
-    an output), begin at odd addresses, give axes of length 1 wild strides, and choose NumPy or torch."""
+    """A tensor of random bytes, or of `values`. Seed 0 is dense; others permute, pad, mirror, broadcast
+    (never an output), begin at odd addresses, give axes of length 1 wild strides. NumPy or torch."""
     rng = random.Random(seed)
     item = dtype_of(dtype).itemsize
     kind = "torch" if torch and rng.random() < 0.3 else "numpy"
@@ -158,7 +157,7 @@ def buffer(
     return made
 
 
-# ---------------------------------------------------------------------------------------------------- contexts
+# --------------------------------------------------------------------------------------------------- contexts
 
 
 @functools.cache
@@ -185,7 +184,7 @@ def context(implementation: str, threads: int, streamed: bool) -> Any:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- cases
+# ------------------------------------------------------------------------------------------------------ cases
 
 WAYS = ("call", "plan", "stream", "plan_stream")
 
@@ -195,8 +194,7 @@ class Case:
     op: str
     tensors: Tensors
     options: dict[str, Any] = field(default_factory=dict)
-    # Arguments of the oracle that differ from the call's.
-    oracle_options: dict[str, Any] | None = None
+    last: list[Tensors] = field(default_factory=list)  # the tensors of the last run
 
     def __repr__(self) -> str:
         lines = [f"{self.op} {self.options}"]
@@ -207,12 +205,14 @@ class Case:
             )
         return "\n".join(lines)
 
+    def copy(self) -> Tensors:
+        return map_buffers(self.tensors, lambda b: b.clone())
+
     def judge(self) -> tuple[Tensors, oracle.Outcome, dict[tuple[str, int], Any]]:
         """The buffers afterwards, the outcome, and a mask of unspecified bytes of each buffer."""
-        after = map_buffers(self.tensors, Buffer.clone)
-        options = self.options if self.oracle_options is None else self.oracle_options
+        after = self.copy()
         views = map_buffers(after, lambda b: b.array() if isinstance(b, IndexBuffer) else b.bytes())
-        outcome = getattr(oracle, self.op)(**views, **options)
+        outcome = getattr(oracle, self.op)(**views, **self.options)
         masks = {(n, i): np.zeros(b.raw.size, bool) for n, i, b in each_buffer(after)}
         for name, i, index in outcome.unspecified:
             one = self.tensors[name]
@@ -223,26 +223,28 @@ class Case:
     def arguments(self, tensors: Tensors) -> dict[str, Any]:
         return map_buffers(tensors, Buffer.tensor)
 
-    def run(self, tensors: Tensors, way: str, ctx: Any, record: Any) -> None:
-        """One call on `tensors`; what it refuses is raised, by wait() if there is a stream."""
-        arguments = self.arguments(tensors)
+    def run(self, way: str, implementation: str, threads: int, record: Any) -> None:
+        """Calls on copies of the tensors, which `last` has then. What a call refuses is raised, by wait() if
+        there is a stream. A plan runs twice, on other memory and other threads."""
+        streamed = way.endswith("stream")
+        ctx = context(implementation, threads, streamed)
         extra = {} if record is None else {"error_record": record}
+        self.last = copies = [self.copy() for _ in range(2 if way.startswith("plan") else 1)]
         if way.startswith("plan"):
-            plan = getattr(kvferry, "plan_" + self.op)(**arguments, **self.options, context=ctx)
-            # The plan is used before, on other tensors: nothing of them may stay in it.
-            other = map_buffers(tensors, Buffer.clone)
+            plan = getattr(kvferry, "plan_" + self.op)(
+                **self.arguments(copies[0]), **self.options, context=ctx
+            )
+            assert plan.implementation == implementation
+            first = context(implementation, 4 - threads, streamed)
+            scrap = {} if record is None else {"error_record": kvferry.ErrorRecord()}
             with contextlib.suppress(IndexError):
-                plan.run(
-                    **self.arguments(other),
-                    context=ctx,
-                    **({} if record is None else {"error_record": kvferry.ErrorRecord()}),
-                )
-                if way.endswith("stream"):
+                plan.run(**self.arguments(copies[0]), **scrap, context=first)
+                if streamed:
                     stream().wait()
-            plan.run(**arguments, **extra, context=ctx)
+            plan.run(**self.arguments(copies[1]), **extra, context=ctx)
         else:
-            getattr(kvferry, self.op)(**arguments, **self.options, **extra, context=ctx)
-        if way.endswith("stream"):
+            getattr(kvferry, self.op)(**self.arguments(copies[0]), **self.options, **extra, context=ctx)
+        if streamed:
             stream().wait()
 
 
@@ -259,27 +261,24 @@ def index(
 def check(case: Case, way: str = "call", threads: int = 1) -> oracle.Outcome:
     """Every implementation against the oracle, bit for bit."""
     expected, outcome, masks = case.judge()
+    wanted = {(n, i): b for n, i, b in each_buffer(expected)}
     policy = case.options.get("index_policy", "default")
     for name in implementations():
-        actual = map_buffers(case.tensors, Buffer.clone)
         record = kvferry.ErrorRecord() if policy == "report" else None
-        ctx = context(name, threads, way.endswith("stream"))
-        if outcome.refused:
-            with pytest.raises(IndexError, match=case.op):
-                case.run(actual, way, ctx, record)
-        else:
-            case.run(actual, way, ctx, record)
-        wanted = {(n, i): b for n, i, b in each_buffer(expected)}
-        for n, i, b in each_buffer(actual):
-            wrong = np.flatnonzero((b.raw != wanted[n, i].raw) & ~masks[n, i])
-            assert wrong.size == 0, (
-                f"{case.op} with {name}, {way}, {threads} threads: {n}[{i}] ({b.dtype} {b.shape} strides {b.strides} offset "
-                f"{b.offset} of {b.kind}): {wrong.size} of {b.raw.size} bytes differ, first at {wrong[:4].tolist()}"
-            )
+        who = f"{case.op} with {name}, {way}, {threads} threads"
+        try:
+            case.run(way, name, threads, record)
+            assert not outcome.refused, f"{who}: not refused"
+        except IndexError as error:
+            assert outcome.refused and case.op in str(error), who
+        for tensors in case.last:
+            for n, i, b in each_buffer(tensors):
+                wrong = np.flatnonzero((b.raw != wanted[n, i].raw) & ~masks[n, i])
+                assert wrong.size == 0, (
+                    f"{who}: {n}[{i}]: {wrong.size} of {b.raw.size} bytes differ, at {wrong[:4].tolist()}"
+                )
         if record is not None:
             seen = (record.bad, record.batch, record.column, record.id, record.which)
-            assert seen == (outcome.bad, outcome.batch, outcome.column, outcome.id, outcome.which), (
-                f"{name}, {way}"
-            )
-            assert record.op == (case.op if outcome.bad else "")
+            assert seen == (outcome.bad, outcome.batch, outcome.column, outcome.id, outcome.which), who
+            assert record.op == (case.op if outcome.bad else ""), who
     return outcome

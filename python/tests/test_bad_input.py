@@ -80,7 +80,7 @@ def test_the_calls_are_good_before_they_are_broken(op: str) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------- what is no tensor
+# ------------------------------------------------------------------------------------------ what is no tensor
 
 
 @pytest.mark.parametrize("thing", [[1, 2], (1,), 7, 1.5, "text", b"bytes", object(), {}, np, int], ids=repr)
@@ -158,7 +158,7 @@ def refused_somewhere(op: str, name: str, function: Callable[[Any], Any]) -> str
     return str(caught.value)
 
 
-# ---------------------------------------------------------------------------------------- shapes and strides
+# ----------------------------------------------------------------------------------------- shapes and strides
 
 
 @pytest.mark.parametrize(("op", "name"), ARRAYS)
@@ -369,7 +369,7 @@ def planned(op: str, tensors: dict[str, Any], **options: Any) -> None:
     plan.run(**tensors)
 
 
-# -------------------------------------------------------------------------------------------------- plan.run
+# --------------------------------------------------------------------------------------------------- plan.run
 
 
 def run_other(op: str, tensors: dict[str, Any], **options: Any) -> None:

@@ -27,17 +27,23 @@ def cache_shape(
 
 
 def scatters(draw: Draw) -> Case:
-    mode = draw.choice(("None", "Nhsd", "NZ4", "NZ5"))
+    mode = draw.choice(("None", "Nhsd", "Nct", "NZ4", "NZ5"))
     nz = mode.startswith("NZ")
     bs, tokens = draw.randint(1, 5), draw.size(7)
     blocks = {"key": draw.size(4), "value": draw.size(4)}
     tensors: dict[str, Any] = {"value": None, "value_cache": None}
+    strides: list[int] = []
+    offsets: list[int] = []
     for name in ("key", "value") if draw.flag(0.75) else ("key",):
         dtype = draw.dtype()
-        shape, size = cache_shape(
-            mode, dtype, blocks[name], bs, heads := draw.size(3), draw.randint(1, 2 if nz else 9)
-        )
-        tensors[name] = buffer((tokens + draw.randint(0, 2), heads, size), dtype, draw.layout())
+        heads = draw.size(3, 0 if mode == "Nct" else 0.07)
+        shape, size = cache_shape(mode, dtype, blocks[name], bs, heads, draw.randint(1, 2 if nz else 9))
+        rows = tokens + draw.randint(0, 2)
+        tensors[name] = buffer((rows, heads, size), dtype, 0 if mode == "Nct" else draw.layout())
+        if mode == "Nct":  # as far as the memory of `rows` goes
+            room = (rows - 1) * heads * size
+            strides.append(draw.randint(1, max(1, room // max(tokens - 1, 1))))
+            offsets.append(draw.randint(0, max(0, room - (tokens - 1) * strides[-1])))
         tensors[name + "_cache"] = buffer(shape, dtype, draw.layout(), output=True)
     dtype = draw.index_dtype()
     slots = min(blocks.values()) * bs
@@ -46,11 +52,13 @@ def scatters(draw: Draw) -> Case:
     else:
         mapping = draw.ids(tokens, draw.choice(list(blocks.values())) * bs, dtype)
     tensors["slot_mapping"] = index(mapping, dtype, draw.layout())
-    options = {
+    options: dict[str, Any] = {
         "cache_mode": "PA_NZ" if nz else "Norm",
         "scatter_mode": "None" if nz else mode,
         "index_policy": draw.policy(),
     }
+    if mode == "Nct":
+        options["nct_strides"], options["nct_offsets"] = (*strides, 1)[:2], (*offsets, 0)[:2]
     return Case("scatter_pa_kv_cache", tensors, options)
 
 

@@ -236,7 +236,7 @@ class Decode:
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), threads)
 def test_chains_keep_the_promises(seed: int, threads: int) -> None:
-    """Warm and cold state give the same sets and bytes; the oracle says the slot of each id and the counters."""
+    """Warm and cold state give the same sets and bytes; the oracle says each id's slot and the counters."""
     for name in implementations():
         world, ctx = Decode(seed), context(name, threads, False)
         for _ in range(6):
@@ -330,7 +330,7 @@ def test_a_large_selection(threads: int) -> None:
 
 
 def test_the_oracle_by_hand() -> None:
-    """Blocks of two tokens, K = 3. The row held blocks 0, 4 and 2; 2 and 5 and 0 are wanted; 5 has one token."""
+    """Blocks of two tokens, K = 3. The row held blocks 0, 4, 2; 2, 5 and 0 are wanted; 5 has one token."""
     full = np.arange(12, dtype=np.uint8).reshape(6, 2, 1, 1) + 100
     selection = np.zeros((3, 2, 1, 1), np.uint8)
     selection[0], selection[1], selection[2] = full[0], full[4], full[2]

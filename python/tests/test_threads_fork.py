@@ -84,73 +84,61 @@ def test_errors_of_one_thread_stay_there() -> None:
         assert all(pool.map(work, range(6)))
 
 
-def test_the_gil_is_released() -> None:
-    """A second Python thread runs while bytes move: it counts during one call.
+def counted_during(prepare: Callable[[], None], call: Callable[[], None]) -> int:
+    """How far a second Python thread counts while `call` runs.
 
-    The interpreter hands the GIL over when a thread asks for it and waits; with an endless switch interval only a
-    thread that lets go of it lets the other run. So every count comes from a released GIL, on any machine. One call
-    may be too short for the other thread to wake up, hence a few.
+    A thread that waits for the GIL makes the holder hand it over after the switch interval. That is endless
+    here, so every count comes from a GIL that `call` let go, however slow the machine. One call may end
+    before the other thread woke up, hence a few.
     """
+    counts, stop = [0], threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counts[0] += 1
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    counter = threading.Thread(target=count)
+    counter.start()
+    try:
+        sys.setswitchinterval(1000)
+        for _ in range(50):
+            prepare()
+            before = counts[0]
+            call()
+            if counts[0] > before:
+                break
+        return counts[0] - before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        counter.join()
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_calls_release_the_gil(planned: bool) -> None:
     source, target = np.ones(64 << 20, np.uint8), np.zeros(64 << 20, np.uint8)
     table = np.array([[source.ctypes.data, target.ctypes.data]])
     context = kvferry.Context(threads=1)
-    counts, stop = [0], threading.Event()
-
-    def count() -> None:
-        while not stop.is_set():
-            counts[0] += 1
-            time.sleep(0)
-
-    interval = sys.getswitchinterval()
-    counter = threading.Thread(target=count)
-    counter.start()
-    try:
-        sys.setswitchinterval(1000)
-        progress = 0
-        for _ in range(50):
-            before = counts[0]
-            kvferry.group_memcpy(table, source.size, context=context)
-            progress = counts[0] - before
-            if progress:
-                break
-    finally:
-        sys.setswitchinterval(interval)
-        stop.set()
-        counter.join()
-    assert progress > 0 and target.all()
+    plan = kvferry.plan_group_memcpy(table, source.size, context=context)
+    call = (
+        (lambda: plan.run(table, context=context))
+        if planned
+        else (lambda: kvferry.group_memcpy(table, source.size, context=context))
+    )
+    assert counted_during(lambda: None, call) > 0
+    assert target.all()
 
 
 def test_wait_releases_the_gil() -> None:
-    """The waiting thread must not keep Python code on other threads, which the work may need, from running."""
     stream = kvferry.Stream()
     context = kvferry.Context(stream=stream, threads=1)
-    source, target = np.ones(32 << 20, np.uint8), np.zeros(32 << 20, np.uint8)
+    source, target = np.ones(64 << 20, np.uint8), np.zeros(64 << 20, np.uint8)
     table = np.array([[source.ctypes.data, target.ctypes.data]])
-    counts, stop = [0], threading.Event()
-
-    def count() -> None:
-        while not stop.is_set():
-            counts[0] += 1
-            time.sleep(0)
-
-    interval = sys.getswitchinterval()
-    counter = threading.Thread(target=count)
-    counter.start()
-    try:
-        sys.setswitchinterval(1000)
-        progress = 0
-        for _ in range(50):
-            kvferry.group_memcpy(table, source.size, context=context)
-            before = counts[0]
-            stream.wait()
-            progress = counts[0] - before
-            if progress:
-                break
-    finally:
-        sys.setswitchinterval(interval)
-        stop.set()
-        counter.join()
-    assert progress > 0 and target.all()
+    enqueue = lambda: kvferry.group_memcpy(table, source.size, context=context)  # noqa: E731
+    assert counted_during(enqueue, stream.wait) > 0
+    assert target.all()
 
 
 # ---------------------------------------------------------------------------------------------------- streams
@@ -256,7 +244,7 @@ def test_error_records_live_until_wait() -> None:
     assert record.bad == 1 and record.id == 5
 
 
-# ------------------------------------------------------------------------------------------------------- forks
+# ------------------------------------------------------------------------------------------------------ forks
 
 
 def in_child(work: Callable[[], None]) -> None:
