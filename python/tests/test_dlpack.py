@@ -31,7 +31,7 @@ def taken_once(p: Producer) -> None:
 
 
 def refused(error: type[Exception] | tuple[type[Exception], ...], *words: str, **fields: Any) -> None:
-    """As src and as dst: the text has operator, tensor and `words`; no byte is written; no deleter is lost."""
+    """As src and as dst: the text has operator, tensor and `words`; no byte is written, no deleter lost."""
     for role in ("src", "dst"):
         src, dst = sample()
         before = dst.copy()
