@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allocating forms: the bytes of the forms in place, in new memory of the kind of the inputs, which stay."""
+"""The allocating forms: the bytes of the forms in place, in new memory; the inputs stay."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import calls
-import kvferry
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import Draw, drawn
-from support import Case, IndexBuffer, each_buffer, map_buffers
 from test_blocks import copies, swaps, transfers
 from test_frameworks import bits, map_arrays, options, to_jax, to_torch
 from test_gather import dequants, gathers, needs_bfloat16
 from test_scatter import scatters
 from test_selection import selections
+
+import calls
+import kvferry
+from strategies import Draw, drawn
+from support import Case, each_buffer, map_buffers
 
 # Arguments that are results here: what the form returns, in its order.
 RESULTS = {
@@ -117,9 +118,9 @@ def form_cases(draw: Draw, generator: Any, *args: Any) -> Case:
     case: Case = generator(draw, *args)
     for unused in ("counters", "fetch_counts"):
         case.tensors.pop(unused, None)
-    if case.op == "transfer_layers":
-        if case.options.pop("direction") == "chunk_to_pools" or not case.tensors["key_caches"]:
-            return form_cases(draw, generator, *args)  # has no form
+    options, tensors = case.options, case.tensors
+    if options.pop("direction", None) == "chunk_to_pools" or tensors.get("key_caches") == []:
+        return form_cases(draw, generator, *args)  # has no form
     case.last = [map_buffers(case.tensors, lambda b: b.clone())]
     return case
 
