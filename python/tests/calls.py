@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from support import EXTENDED, dtype_of
+
 OUTPUTS = {
     "gather_pa_kv_cache": ("key", "value"),
-    "gather_dequant": ("out",),
+    **({"gather_dequant": ("out",)} if EXTENDED else {}),
     "scatter_pa_kv_cache": ("key_cache", "value_cache"),
     "gather_selection_kv_cache": (
         "selection_k_rope",
@@ -48,7 +50,7 @@ def tensors(op: str) -> dict[str, Any]:
         return np.arange(1, 1 + np.prod(shape), dtype="int64").astype(dtype).reshape(shape)
 
     def zeros(*shape: int, dtype: str = "float16") -> Any:
-        return np.zeros(shape, dtype)
+        return np.zeros(shape, dtype_of(dtype))
 
     def ints(*values: Any) -> Any:
         return np.array(values, np.int32)
@@ -64,15 +66,13 @@ def tensors(op: str) -> dict[str, Any]:
             "seq_offset": ints(0, 2),
         }
     if op == "gather_dequant":
-        import ml_dtypes
-
         cache = data(3, 2, 656, dtype="uint8")
         cache[..., 512:528] = np.ones(4, "<f4").view(np.uint8)
         return {
             "cache": cache,
             "block_tables": ints([0, 1], [2, 0]),
             "seq_lens": ints(3, 2),
-            "out": np.zeros((5, 576), ml_dtypes.bfloat16),
+            "out": zeros(5, 576, dtype="bfloat16"),
             "seq_offset": ints(0, 0),
         }
     if op == "scatter_pa_kv_cache":

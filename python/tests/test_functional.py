@@ -64,7 +64,7 @@ def numbers(array: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
-@pytest.mark.parametrize("op", list(RESULTS))
+@pytest.mark.parametrize("op", [op for op in RESULTS if op in calls.OUTPUTS])
 def test_of_three_frameworks(op: str, kind: str) -> None:
     make = {"numpy": lambda a: a, "torch": to_torch, "jax": to_jax}[kind]
     wanted = calls.tensors(op)
