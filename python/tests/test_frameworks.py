@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,26 @@ def test_subclasses_of_torch() -> None:
     dst = torch.zeros(2, 4).as_subclass(Mine)
     kvferry.swap_blocks([torch.nn.Parameter(torch.ones(2, 4))], [dst], np.array([[0, 1]]))
     assert dst.sum() == 4 and type(dst) is Mine
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_no_reference_is_kept(kind: str) -> None:
+    """After calls, plans, and calls that were refused."""
+    make = to_torch if kind == "torch" else lambda a: a
+    tensors = map_arrays(calls.tensors("swap_blocks"), make)
+    src, dst, mapping = tensors["src"], tensors["dst"], tensors["mapping"]
+    plan = kvferry.plan_swap_blocks(src, dst, mapping)
+    objects = [*src, *dst, mapping, src, dst, src[0].dtype, type(src[0])]
+    before = [sys.getrefcount(thing) for thing in objects]
+    for _ in range(50):
+        kvferry.swap_blocks(src, dst, mapping)
+        plan.run(src, dst, mapping)
+        with pytest.raises(ValueError):
+            plan.run(src, dst, mapping[:1])
+        with pytest.raises(TypeError):
+            kvferry.swap_blocks(src, dst, None)
+    after = [sys.getrefcount(thing) for thing in objects]
+    assert all(b - a < 25 for a, b in zip(before, after, strict=True)), list(zip(before, after, strict=True))
 
 
 def test_memory_that_is_mapped(tmp_path: Any) -> None:
