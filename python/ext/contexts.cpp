@@ -57,9 +57,16 @@ void PyStream::wait() {
   raise_unless_ok(status);
 }
 
-const PyContext& context_or_default(const PyContext* given) {
-  static const auto* process_context = new PyContext;
-  return given == nullptr ? *process_context : *given;
+const PyContext& context_or_default(const PyContext* given, Device device) {
+  static auto& contexts = *new std::vector<std::unique_ptr<PyContext>>;  // guarded by the GIL
+  if (given != nullptr) return *given;
+  for (const auto& made : contexts) {
+    if (made->context.options().device == device) return *made;
+  }
+  ContextOptions options;
+  options.device = device;
+  contexts.push_back(std::make_unique<PyContext>(PyContext{kvferry::Context(std::move(options))}));
+  return *contexts.back();
 }
 
 void define_contexts(nb::module_& module) {

@@ -45,9 +45,9 @@ struct PyContext {
   nb::object stream_owner;
 };
 
-// `given`, or the process's own, which is made at first use and never destroyed: its threads may run until
-// the process ends.
-const PyContext& context_or_default(const PyContext* given);
+// `given`, or the process's own for this device, which is made at first use and never destroyed: its threads
+// may run until the process ends.
+const PyContext& context_or_default(const PyContext* given, Device device);
 
 void define_contexts(nb::module_& module);
 

@@ -19,10 +19,25 @@ namespace {
 constexpr const char* kDTypeNames =
     "float16, bfloat16, float32, (u)int8, (u)int16, (u)int32, (u)int64, float8_e5m2, float8_e4m3fn";
 
-constexpr DType kDTypes[] = {
-    DType::kFloat16, DType::kBFloat16,   DType::kFloat32,      DType::kInt8,   DType::kUInt8,
-    DType::kInt16,   DType::kUInt16,     DType::kInt32,        DType::kUInt32, DType::kInt64,
-    DType::kUInt64,  DType::kFloat8E5M2, DType::kFloat8E4M3FN,
+struct DTypeRow {
+  std::uint8_t code;
+  std::uint8_t bits;
+  DType dtype;
+};
+constexpr DTypeRow kDTypes[] = {
+    {dlpack::kFloat, 16, DType::kFloat16},
+    {dlpack::kBFloat, 16, DType::kBFloat16},
+    {dlpack::kInt, 32, DType::kInt32},
+    {dlpack::kInt, 64, DType::kInt64},
+    {dlpack::kFloat, 32, DType::kFloat32},
+    {dlpack::kInt, 8, DType::kInt8},
+    {dlpack::kUInt, 8, DType::kUInt8},
+    {dlpack::kInt, 16, DType::kInt16},
+    {dlpack::kUInt, 16, DType::kUInt16},
+    {dlpack::kUInt, 32, DType::kUInt32},
+    {dlpack::kUInt, 64, DType::kUInt64},
+    {dlpack::kFloat8E5M2, 8, DType::kFloat8E5M2},
+    {dlpack::kFloat8E4M3FN, 8, DType::kFloat8E4M3FN},
 };
 
 struct Subject {
@@ -41,7 +56,8 @@ template <class... Values>
 // The pending Python error, with the tensor's name in front. Only its first line: frameworks append C++
 // stack traces.
 [[noreturn]] void refuse_by_producer(const Subject& subject, nb::python_error& error) {
-  if (!error.matches(PyExc_Exception)) throw nb::python_error(error);  // KeyboardInterrupt
+  // No fault of the tensor: KeyboardInterrupt, say.
+  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw nb::python_error(error);
   std::string text = nb::str(error.value()).c_str();
   text = text.substr(0, text.find('\n'));
   try {
@@ -134,9 +150,10 @@ Kind kind_of(nb::handle object) {
 }
 
 std::optional<DType> dtype_named(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                   [&](DType dtype) { return name == to_string(dtype); });
-  return found == std::end(kDTypes) ? std::nullopt : std::optional(*found);
+  for (const DTypeRow& row : kDTypes) {
+    if (name == to_string(row.dtype)) return row.dtype;
+  }
+  return {};
 }
 
 std::string name_of(const dlpack::DataType& dtype) {
@@ -148,27 +165,7 @@ std::string name_of(const dlpack::DataType& dtype) {
 }
 
 DType dtype_of(const Subject& subject, const dlpack::DataType& dtype) {
-  struct Row {
-    std::uint8_t code;
-    std::uint8_t bits;
-    DType dtype;
-  };
-  static constexpr Row kRows[] = {
-      {dlpack::kFloat, 16, DType::kFloat16},
-      {dlpack::kBFloat, 16, DType::kBFloat16},
-      {dlpack::kInt, 32, DType::kInt32},
-      {dlpack::kInt, 64, DType::kInt64},
-      {dlpack::kFloat, 32, DType::kFloat32},
-      {dlpack::kInt, 8, DType::kInt8},
-      {dlpack::kUInt, 8, DType::kUInt8},
-      {dlpack::kInt, 16, DType::kInt16},
-      {dlpack::kUInt, 16, DType::kUInt16},
-      {dlpack::kUInt, 32, DType::kUInt32},
-      {dlpack::kUInt, 64, DType::kUInt64},
-      {dlpack::kFloat8E5M2, 8, DType::kFloat8E5M2},
-      {dlpack::kFloat8E4M3FN, 8, DType::kFloat8E4M3FN},
-  };
-  for (const Row& row : kRows) {
+  for (const DTypeRow& row : kDTypes) {
     if (row.code == dtype.code && row.bits == dtype.bits && dtype.lanes == 1) return row.dtype;
   }
   refuse(PyExc_ValueError, subject, "dtype is {}, expected one of {}", name_of(dtype), kDTypeNames);
@@ -188,7 +185,7 @@ Device device_of(const Subject& subject, const dlpack::Device& device) {
     case dlpack::kCudaManaged:
       return {DeviceType::kCuda, device.index};
     default:
-      refuse(PyExc_ValueError, subject, "on a device of DLPack type {}, expected CPU or CUDA", device.type);
+      refuse(PyExc_RuntimeError, subject, "on a device of DLPack type {}, expected CPU or CUDA", device.type);
   }
 }
 
@@ -314,6 +311,12 @@ TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access ac
 }  // namespace
 
 TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
+  const TensorView seen = view(name, object, access);
+  if (device_ == Device()) device_ = seen.device;
+  return seen;
+}
+
+TensorView Intake::view(TensorName name, nb::handle object, Access access) {
   const Subject subject{to_string(op_), name};
   const Kind kind = kind_of(object);
   hold(object);
