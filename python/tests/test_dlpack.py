@@ -211,8 +211,16 @@ def test_no_deleter() -> None:
 
 @pytest.mark.parametrize("device", [2, 10, 13])
 def test_other_devices(device: int) -> None:
-    """RuntimeError: this build cannot. The data is no pointer of ours and is not looked at."""
-    refused(RuntimeError, "device", device_type=device, data=4096)
+        reason = "swap_blocks.*(cuda:0, this build has cpu:0|device of DLPack type 10)"
+        with pytest.raises(RuntimeError, match=reason):
+    for role in ("src", "dst"):
+        src, dst = sample()
+        p = Producer(src if role == "src" else dst, device_type=device, data=4096)
+        with pytest.raises(
+            RuntimeError, match="swap_blocks.*(cuda:0, this build has cpu:0|device of DLPack type 10)"
+        ):
+            swap(p if role == "src" else src, p if role == "dst" else dst)
+        assert p.deleted == p.exported and not dst.any()
 
 
 class Mine(Exception):
