@@ -11,9 +11,9 @@ writing to what it is given; an optional tensor that is None comes back empty.
 
 Tensors are on the CPU. There are no derivatives: in grad mode, a tensor that requires grad is refused.
 
-group_memcpy has no functional form: it writes to addresses, which no schema can name. It is never removed
-from a compiled graph, and calls keep their order among themselves. `reads` and `writes` are the tensors
-behind the addresses: with them a call keeps its place among everything that touches these.
+group_memcpy writes to addresses, which no schema can name: it has no functional form. A compiled graph never
+drops a call, and keeps calls in order, but does not know what memory they touch: tensors behind the addresses
+must not be read or written by the same graph.
 """
 
 from __future__ import annotations
@@ -159,19 +159,12 @@ _operators.define_functional(
 # group_memcpy
 
 
-def _group_memcpy(
-    *args: Any, reads: Sequence[Tensor] | None = None, writes: Sequence[Tensor] = (), **options: Any
-) -> None:
-    kvferry.group_memcpy(*args, **options)
-
-
-_TABLE = (
-    "Tensor addr_table, int copy_bytes=0, *, Tensor? sizes=None, Tensor? count=None, int? host_count=None, "
-    "bool skip_null=False, bool checked=False, Tensor[]? reads=None"
+_operators.define(
+    "group_memcpy(Tensor addr_table, int copy_bytes=0, *, Tensor? sizes=None, Tensor? count=None, "
+    "int? host_count=None, bool skip_null=False, bool checked=False) -> ()",
+    kvferry.group_memcpy,
+    effect=True,
 )
-_operators.define(f"group_memcpy({_TABLE}) -> ()", _group_memcpy, effect=True)
-# An operator with effects may not have arguments that are written.
-_operators.define(f"group_memcpy.writes({_TABLE}, Tensor(a!)[] writes) -> ()", _group_memcpy)
 
 
 # copy_blocks, swap_blocks
