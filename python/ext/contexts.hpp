@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Context and Stream as Python sees them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "kvferry/context.hpp"
+
+namespace kvferry::python {
+
+namespace nb = nanobind;
+
+// What work on a stream uses, until a wait covered it.
+struct Kept {
+  std::vector<nb::object> owners;
+  std::vector<void*> pointers;
+  std::shared_ptr<void> workspace;
+};
+
+// Used with the GIL, which is what guards `kept_`.
+class PyStream {
+ public:
+  PyStream() : stream_(std::make_unique<Stream>()) {}
+  ~PyStream();
+  PyStream(const PyStream&) = delete;
+  PyStream& operator=(const PyStream&) = delete;
+
+  Stream* get() { return stream_.get(); }
+  void keep(Kept kept) { kept_.push_back(std::move(kept)); }
+  void wait();
+
+ private:
+  std::unique_ptr<Stream> stream_;
+  std::vector<Kept> kept_;
+};
+
+struct PyContext {
+  kvferry::Context context;
+  PyStream* stream = nullptr;
+  nb::object stream_owner;
+};
+
+// `given`, or the process's own, which is made at first use and never destroyed: its threads may run until
+// the process ends.
+const PyContext& context_or_default(const PyContext* given);
+
+void define_contexts(nb::module_& module);
+
+}  // namespace kvferry::python

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "contexts.hpp"
+#include "errors.hpp"
+#include "kvferry/plan.hpp"
+#include "ops/operators.hpp"
+
+namespace kvferry::python {
+namespace {
+
+void define_error_record(nb::module_& module) {
+  nb::class_<ErrorRecord>(module, "ErrorRecord", R"(What index_policy="report" saw: pass it as error_record.
+
+Calls accumulate into it: bad adds up, the other members describe the entry with the lowest (batch, column) so
+far. Each operator says what they are. Not to be shared by calls that run at the same time.)")
+      .def(nb::init<>())
+      .def_ro("bad", &ErrorRecord::bad,
+              "How many entries were bad; of an operator with K and V (entry, K | V) pairs.")
+      .def_ro("batch", &ErrorRecord::batch)
+      .def_ro("column", &ErrorRecord::column)
+      .def_ro("id", &ErrorRecord::id)
+      .def_ro("which", &ErrorRecord::which, "BAD_... bits.")
+      .def_prop_ro(
+          "op",
+          [](const ErrorRecord& self) {
+            return self.bad == 0 ? "" : to_string(static_cast<Operator>(self.op));
+          },
+          "Name of the operator; empty without a bad entry.")
+      .def(
+          "clear", [](ErrorRecord& self) { self = {}; }, "Forgets what was recorded.")
+      .def("__repr__", [](const ErrorRecord& self) {
+        if (self.bad == 0) return std::string("ErrorRecord(bad=0)");
+        return fmt::format("ErrorRecord(bad={}, batch={}, column={}, id={}, which={}, op='{}')", self.bad,
+                           self.batch, self.column, self.id, self.which,
+                           to_string(static_cast<Operator>(self.op)));
+      });
+  module.attr("BAD_KEY") = kBadKey;
+  module.attr("BAD_VALUE") = kBadValue;
+  module.attr("BAD_COLUMN") = kBadColumn;
+  module.attr("BAD_DUPLICATE") = kBadDuplicate;
+  module.attr("BAD_SOURCE") = kBadSource;
+  module.attr("BAD_DESTINATION") = kBadDestination;
+}
+
+}  // namespace
+}  // namespace kvferry::python
+
+NB_MODULE(_core, module) {
+  using namespace kvferry::python;
+  module.doc() = "The operators of KVFerry, in place, on tensors of any framework.";
+  define_contexts(module);
+  define_error_record(module);
+  define_gather_pa_kv_cache(module);
+  define_group_memcpy(module);
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "dlpack.hpp"
+#include "errors.hpp"
+
+namespace kvferry::python {
+namespace {
+
+constexpr const char* kDTypeNames =
+    "float16, bfloat16, float32, (u)int8, (u)int16, (u)int32, (u)int64, float8_e5m2, float8_e4m3fn";
+
+constexpr DType kDTypes[] = {
+    DType::kFloat16, DType::kBFloat16,   DType::kFloat32,      DType::kInt8,   DType::kUInt8,
+    DType::kInt16,   DType::kUInt16,     DType::kInt32,        DType::kUInt32, DType::kInt64,
+    DType::kUInt64,  DType::kFloat8E5M2, DType::kFloat8E4M3FN,
+};
+
+struct Subject {
+  const char* op;
+  TensorName tensor;
+};
+
+template <class... Values>
+[[noreturn]] void refuse(PyObject* type, const Subject& subject, fmt::format_string<Values...> text,
+                         Values&&... values) {
+  const TensorName& tensor = subject.tensor;
+  const std::string name = tensor.index < 0 ? tensor.name : fmt::format("{}[{}]", tensor.name, tensor.index);
+  raise(type, "{}: {}: {}", subject.op, name, fmt::format(text, std::forward<Values>(values)...));
+}
+
+// The pending Python error, with the tensor's name in front. Only its first line: frameworks append C++
+// stack traces.
+[[noreturn]] void refuse_by_producer(const Subject& subject, nb::python_error& error) {
+  std::string text = nb::str(error.value()).c_str();
+  text = text.substr(0, text.find('\n'));
+  try {
+    refuse(PyExc_ValueError, subject, "{} gives no memory: {}", nb::type_name(error.type()).c_str(), text);
+  } catch (nb::python_error& named) {
+    PyException_SetCause(named.value().ptr(), Py_NewRef(error.value().ptr()));
+    throw;
+  }
+}
+
+// The last few keys (types, NumPy dtypes) and what is known about them. Holds the keys: an address cannot
+// come to mean something else. Used with the GIL.
+template <class Value>
+class Recent {
+ public:
+  template <class Make>
+  Value find(PyObject* key, Make make) {
+    for (const Row& row : rows_) {
+      if (row.key == key) return row.value;
+    }
+    const Value value = make();
+    Row& row = rows_[next_++ % rows_.size()];
+    PyObject* old = row.key;
+    row = {Py_NewRef(key), value};
+    Py_XDECREF(old);
+    return value;
+  }
+
+ private:
+  struct Row {
+    PyObject* key = nullptr;
+    Value value{};
+  };
+  std::array<Row, 16> rows_{};
+  std::size_t next_ = 0;
+};
+
+struct Kind {
+  enum Source { kNone, kExchange, kNumpy, kDlpack } source = kNone;
+  const dlpack::ExchangeApi* api = nullptr;
+  bool torch = false;
+  bool jax = false;
+};
+
+const dlpack::ExchangeApi* exchange_api(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  auto* api =
+      static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (api != nullptr && api->version.major != dlpack::kMajor) api = api->older;
+  return api;
+}
+
+bool is_from(nb::handle type, std::string_view package) {
+  for (const nb::handle base : type.attr("__mro__")) {
+    const nb::object module = nb::getattr(base, "__module__", nb::none());
+    if (!nb::isinstance<nb::str>(module)) continue;
+    const std::string_view name = nb::borrow<nb::str>(module).c_str();
+    if (name.substr(0, name.find('.')) == package) return true;
+  }
+  return false;
+}
+
+bool is_numpy(nb::handle type) {
+  // Not imported here: who has an array has the module.
+  const nb::object numpy = nb::steal(PyImport_GetModule(nb::str("numpy").ptr()));
+  if (!numpy.is_valid()) return false;
+  return PyObject_IsSubclass(type.ptr(), numpy.attr("ndarray").ptr()) == 1;
+}
+
+Kind kind_of(nb::handle object) {
+  static Recent<Kind> kinds;
+  const nb::handle type = object.type();
+  return kinds.find(type.ptr(), [&] {
+    Kind kind;
+    if (is_numpy(type)) {
+      kind.source = Kind::kNumpy;
+      return kind;
+    }
+    kind.api = exchange_api(type);
+    kind.source = kind.api != nullptr               ? Kind::kExchange
+                  : nb::hasattr(type, "__dlpack__") ? Kind::kDlpack
+                                                    : Kind::kNone;
+    if (kind.source != Kind::kNone) {
+      kind.torch = is_from(type, "torch");
+      kind.jax = is_from(type, "jaxlib") || is_from(type, "jax");
+    }
+    return kind;
+  });
+}
+
+std::optional<DType> dtype_named(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                                   [&](DType dtype) { return name == to_string(dtype); });
+  return found == std::end(kDTypes) ? std::nullopt : std::optional(*found);
+}
+
+std::string name_of(const dlpack::DataType& dtype) {
+  static constexpr const char* kNames[] = {"int", "uint", "float", nullptr, "bfloat", "complex", "bool"};
+  const char* name = dtype.code < std::size(kNames) ? kNames[dtype.code] : nullptr;
+  if (dtype.lanes == 1 && dtype.code == dlpack::kBool) return "bool";
+  if (dtype.lanes == 1 && name != nullptr) return fmt::format("{}{}", name, dtype.bits);
+  return fmt::format("of DLPack code {}, {} bits, {} lanes", dtype.code, dtype.bits, dtype.lanes);
+}
+
+DType dtype_of(const Subject& subject, const dlpack::DataType& dtype) {
+  struct Row {
+    std::uint8_t code;
+    std::uint8_t bits;
+    DType dtype;
+  };
+  static constexpr Row kRows[] = {
+      {dlpack::kFloat, 16, DType::kFloat16},
+      {dlpack::kBFloat, 16, DType::kBFloat16},
+      {dlpack::kInt, 32, DType::kInt32},
+      {dlpack::kInt, 64, DType::kInt64},
+      {dlpack::kFloat, 32, DType::kFloat32},
+      {dlpack::kInt, 8, DType::kInt8},
+      {dlpack::kUInt, 8, DType::kUInt8},
+      {dlpack::kInt, 16, DType::kInt16},
+      {dlpack::kUInt, 16, DType::kUInt16},
+      {dlpack::kUInt, 32, DType::kUInt32},
+      {dlpack::kUInt, 64, DType::kUInt64},
+      {dlpack::kFloat8E5M2, 8, DType::kFloat8E5M2},
+      {dlpack::kFloat8E4M3FN, 8, DType::kFloat8E4M3FN},
+  };
+  for (const Row& row : kRows) {
+    if (row.code == dtype.code && row.bits == dtype.bits && dtype.lanes == 1) return row.dtype;
+  }
+  refuse(PyExc_ValueError, subject, "dtype is {}, expected one of {}", name_of(dtype), kDTypeNames);
+}
+
+void check_rank(const Subject& subject, int rank) {
+  if (rank < 0 || rank > kMaxRank)
+    refuse(PyExc_ValueError, subject, "{} dimensions, expected at most {}", rank, kMaxRank);
+}
+
+Device device_of(const Subject& subject, const dlpack::Device& device) {
+  switch (device.type) {
+    case dlpack::kCpu:
+    case dlpack::kCudaHost:
+      return {};
+    case dlpack::kCuda:
+    case dlpack::kCudaManaged:
+      return {DeviceType::kCuda, device.index};
+    default:
+      refuse(PyExc_ValueError, subject, "on a device of DLPack type {}, expected CPU or CUDA", device.type);
+  }
+}
+
+TensorView view_of(const Subject& subject, const dlpack::Tensor& tensor) {
+  check_rank(subject, tensor.rank);
+  const std::span shape(tensor.shape, static_cast<std::size_t>(tensor.rank));
+  // The offset goes into the pointer, so one plan serves slices at any place.
+  void* data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  TensorView view = contiguous(data, dtype_of(subject, tensor.dtype), shape);
+  if (tensor.strides != nullptr) std::copy_n(tensor.strides, shape.size(), view.strides.begin());
+  view.device = device_of(subject, tensor.device);
+  return view;
+}
+
+bool flag_of(nb::handle object, const char* name) {
+  return nb::cast<bool>(nb::bool_(nb::getattr(object, name, nb::bool_(false))));
+}
+
+// What torch's memory does not tell.
+void check_torch(const Subject& subject, nb::handle object, const TensorView& view, Access access) {
+  // Autograd would not know of the write.
+  if (access == Access::kWrite && flag_of(object, "requires_grad"))
+    refuse(PyExc_ValueError, subject,
+           "is written and requires grad; pass {}.detach(), which shares its memory", subject.tensor.name);
+  // The imaginary part of a conjugated tensor has the wrong sign in memory; it takes every second element.
+  const bool maybe_imaginary =
+      (view.dtype == DType::kFloat32 || view.dtype == DType::kFloat16) &&
+      std::all_of(view.strides.begin(), view.strides.begin() + view.rank, [](auto s) { return s % 2 == 0; });
+  if (maybe_imaginary && nb::cast<bool>(object.attr("is_neg")()))
+    refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()", subject.tensor.name);
+}
+
+TensorView view_of_exchange(const Subject& subject, nb::handle object, const Kind& kind, Access access) {
+  dlpack::Tensor tensor;
+  if (kind.api->borrow(object.ptr(), &tensor) != 0) {
+    nb::python_error error;
+    refuse_by_producer(subject, error);
+  }
+  const TensorView view = view_of(subject, tensor);
+  if (kind.torch) check_torch(subject, object, view, access);
+  return view;
+}
+
+// The head of NumPy's PyArrayObject and PyArray_Descr. Every extension compiled against NumPy reads these
+// members in place, so they are part of its ABI.
+struct NumpyArray {
+  PyObject head;
+  char* data;
+  int rank;
+  Py_ssize_t* shape;
+  Py_ssize_t* strides;  // bytes
+  PyObject* base;
+  PyObject* dtype;
+  int flags;
+};
+constexpr int kNumpyWriteable = 0x400;
+
+std::optional<DType> numpy_dtype(PyObject* dtype) {
+  static Recent<std::optional<DType>> dtypes;
+  return dtypes.find(dtype, [&]() -> std::optional<DType> {
+    const nb::handle object(dtype);
+    if (!nb::cast<bool>(object.attr("isnative"))) return {};
+    return dtype_named(nb::cast<nb::str>(object.attr("name")).c_str());
+  });
+}
+
+TensorView view_of_numpy(const Subject& subject, nb::handle object, Access access) {
+  const auto& array = *reinterpret_cast<const NumpyArray*>(object.ptr());
+  const std::optional<DType> dtype = numpy_dtype(array.dtype);
+  if (!dtype)
+    refuse(PyExc_ValueError, subject, "dtype is {}, expected one of {}", nb::repr(array.dtype).c_str(),
+           kDTypeNames);
+  if (access == Access::kWrite && (array.flags & kNumpyWriteable) == 0)
+    refuse(PyExc_ValueError, subject, "is written and the array is read-only; pass a writable one");
+  check_rank(subject, array.rank);
+  const auto rank = static_cast<std::size_t>(array.rank);
+  const Py_ssize_t size = size_of(*dtype);
+  TensorView view;
+  view.data = array.data;
+  view.dtype = *dtype;
+  view.rank = array.rank;
+  for (std::size_t axis = 0; axis < rank; ++axis) {
+    view.shape[axis] = array.shape[axis];
+    view.strides[axis] = array.strides[axis] / size;
+    if (array.strides[axis] % size != 0 && array.shape[axis] > 1)
+      refuse(PyExc_ValueError, subject, "strides are ({}) bytes, expected multiples of the {} of an element",
+             fmt::join(std::span(array.strides, rank), ", "), size);
+  }
+  return view;
+}
+
+nb::object export_capsule(nb::handle object) {
+  const nb::object method = object.attr("__dlpack__");
+  try {
+    return method(nb::arg("max_version") = nb::make_tuple(dlpack::kMajor, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return method();  // a producer from before DLPack 1.0
+}
+
+TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access access) {
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    return view_of(
+        subject,
+        static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
+  }
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned"))
+    refuse(PyExc_ValueError, subject, "__dlpack__() returned {}, expected a capsule with a tensor",
+           nb::repr(capsule).c_str());
+  const auto& managed =
+      *static_cast<const dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+  if (managed.version.major != dlpack::kMajor)
+    refuse(PyExc_ValueError, subject, "__dlpack__() returned version {}.{}, expected {}",
+           managed.version.major, managed.version.minor, dlpack::kMajor);
+  if ((managed.flags & dlpack::kCopied) != 0)
+    refuse(PyExc_ValueError, subject, "__dlpack__() returned a copy, expected the tensor's own memory");
+  if (access == Access::kWrite && (managed.flags & dlpack::kReadOnly) != 0)
+    refuse(PyExc_ValueError, subject, "is written and its memory is read-only; pass a writable tensor");
+  return view_of(subject, managed.tensor);
+}
+
+}  // namespace
+
+TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
+  const Subject subject{to_string(op_), name};
+  const Kind kind = kind_of(object);
+  hold(object);
+  if (kind.source == Kind::kExchange) return view_of_exchange(subject, object, kind, access);
+  if (kind.source == Kind::kNumpy) return view_of_numpy(subject, object, access);
+  if (kind.source == Kind::kNone)
+    refuse(PyExc_TypeError, subject,
+           "{}, expected a tensor: a NumPy array or an object with __dlpack__ (torch, JAX, CuPy, ...)",
+           nb::inst_name(object).c_str());
+  if (kind.jax && access == Access::kWrite)
+    refuse(PyExc_ValueError, subject,
+           "is written and JAX arrays are immutable; use kvferry.{}_functional, which returns new arrays",
+           subject.op);
+
+  nb::object exported = nb::borrow(object);
+  std::optional<DType> dtype;
+  try {
+    if (kind.torch) {
+      // An older torch exports neither float8 nor what requires grad: bytes of the same memory, detached.
+      const nb::object torch_dtype = object.attr("dtype");
+      const nb::str dtype_text(nb::handle(torch_dtype.ptr()));
+      dtype = dtype_named(std::string_view(dtype_text.c_str()).substr(std::string_view("torch.").size()));
+      if (flag_of(object, "requires_grad")) exported = exported.attr("detach")();
+      if (dtype == DType::kFloat8E5M2 || dtype == DType::kFloat8E4M3FN)
+        exported = exported.attr("view")(nb::module_::import_("torch").attr("uint8"));
+    }
+    if (kind.jax) exported.attr("block_until_ready")();
+    exported = export_capsule(exported);
+  } catch (nb::python_error& error) {
+    refuse_by_producer(subject, error);
+  }
+  TensorView view = view_of_capsule(subject, exported, access);
+  if (dtype) view.dtype = *dtype;
+  if (kind.torch) check_torch(subject, object, view, access);
+  keep(std::move(exported));
+  return view;
+}
+
+std::vector<TensorView> Intake::list(const char* name, nb::handle objects, Access access) {
+  if (!PyList_Check(objects.ptr()) && !PyTuple_Check(objects.ptr()))
+    raise(PyExc_TypeError, "{}: {}: {}, expected a list or tuple of tensors", to_string(op_), name,
+          nb::inst_name(objects).c_str());
+  // A list may change while the call runs without the GIL: the tuple holds what was seen.
+  nb::object tuple = nb::steal(PySequence_Tuple(objects.ptr()));
+  if (!tuple.is_valid()) throw nb::python_error();
+  std::vector<TensorView> views;
+  const Py_ssize_t size = PyTuple_GET_SIZE(tuple.ptr());
+  views.reserve(static_cast<std::size_t>(size));
+  for (Py_ssize_t i = 0; i < size; ++i)
+    views.push_back(tensor({name, i}, PyTuple_GET_ITEM(tuple.ptr(), i), access));
+  keep(std::move(tuple));
+  return views;
+}
+
+}  // namespace kvferry::python
