@@ -71,16 +71,21 @@ class Operators:
     def implement(self, operator: torch._ops.OpOverload, run: Callable[..., Any]) -> None:
         """Gives a defined operator its CPU kernel."""
         schema = operator._schema
-        written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-        positions = [i for i, a in enumerate(schema.arguments) if a.name in written and not a.kwarg_only]
-        keywords = [a.name for a in schema.arguments if a.name in written and a.kwarg_only]
+        written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+        placed = [i for i, a in written if not a.kwarg_only]
+        named = [a.name for _, a in written if a.kwarg_only]
+        # Neither lists nor None: most calls are here, and short.
+        plain = not named and all(a.kwarg_only or str(a.type) == "Tensor" for a in schema.arguments)
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if _is_grad_enabled():
-                _refuse_grad(schema, args, kwargs)
+                for tensor in args if plain else _tensors(args):  # tensors among the options are of integers
+                    if tensor.requires_grad:
+                        _refuse_grad(schema, args, kwargs)
             result = run(*args, **kwargs)
-            # What autograd saved for a backward pass must not have been overwritten since.
-            _bump(_tensors([args[i] for i in positions] + [kwargs.get(k) for k in keywords]))
+            # A backward pass may not use what it saved before this.
+            outputs = [args[i] for i in placed]
+            _bump(outputs if plain else _tensors([*outputs, *(kwargs.get(name) for name in named)]))
             return result
 
         self._library.impl(operator, kernel, "CPU")

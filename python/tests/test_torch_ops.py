@@ -177,7 +177,7 @@ def _calls() -> dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]]:
     chunk = torch.zeros(2, 2, 2, SIZE, HEADS, DIM)
     actual_seq = torch.zeros(2, dtype=torch.int32)
     destination = torch.zeros(16)
-    table = torch.tensor([[torch.arange(16.0).data_ptr(), destination.data_ptr()]] * 0).reshape(0, 2)
+    table = torch.tensor([[torch.arange(16.0).data_ptr(), destination.data_ptr()]] )[:0]
     offsets = torch.tensor([4, 0])
     sums = torch.tensor([0, 4, 7])
     strided = torch.zeros(12, HEADS, 2 * DIM)[..., ::2]
@@ -259,28 +259,24 @@ def test_every_operator_is_checked() -> None:
     assert registered == {operator for operator, _, _ in CALLS.values()}
 
 
-@pytest.mark.parametrize("name", [n for n in CALLS if "group_memcpy" not in n])
+@pytest.mark.parametrize("name", ["gather", "gather twin", "scatter", "swap_blocks twin", "transfer_layers"])
 def test_grad_is_refused(name: str) -> None:
     operator, args, kwargs = CALLS[name]
-
-    def with_grad(value: Any) -> Any:
-        if isinstance(value, list):
-            return [with_grad(item) for item in value]
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return value.detach().clone().requires_grad_()
-        return value
-
-    args = tuple(with_grad(a) for a in args)
-    if not any(t.requires_grad for a in args for t in (a if isinstance(a, list) else [a]) if torch.is_tensor(t)):
-        pytest.skip("no floating-point tensors")
     call = getattr(ops, operator)
+
+    def first_requires_grad(arguments: Any) -> Any:
+        if isinstance(arguments, torch.Tensor):
+            return arguments.detach().clone().requires_grad_()
+        return type(arguments)([first_requires_grad(arguments[0]), *arguments[1:]])
+
+    args = first_requires_grad(args)
     with pytest.raises(RuntimeError, match=rf"{operator}: \S+ requires grad.*torch.no_grad"):
         call(*args, **kwargs)
     torch.library.opcheck(call.default, args, kwargs, test_utils="test_autograd_registration")
-    with torch.no_grad():
-        results = call(*args, **kwargs)
-    for result in results if isinstance(results, (tuple, list)) else [results] if results is not None else []:
-        assert not result.requires_grad
+    if name != "transfer_layers":  # its pools may be written
+        with torch.no_grad():
+            results = call(*args, **kwargs)
+        assert results is None or not any(result.requires_grad for result in results)
 
 
 def test_autograd_sees_that_a_cache_was_written() -> None:
