@@ -10,6 +10,9 @@
 //   kPositional  how many of the fields may be given by position
 //   kDoc         docstring of the call
 //   kFields      std::tuple of fields, in Python's order
+// and where the operator wants it
+//   complete(args)                what Python does not tell
+//   make_buffers(args, pointers)  with lists of tensors: the library's buffers, which refer to `pointers`
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,12 +31,6 @@
 
 namespace kvferry::python {
 
-// The library's buffers, for operators without lists; those with lists have overloads.
-template <class Args>
-auto make_buffers(const Args& args, std::vector<void*>&) {
-  return buffers(args);
-}
-
 // Memory of the calling thread, for work that is over when the call returns.
 Workspace thread_workspace(std::int64_t bytes);
 
@@ -44,12 +41,20 @@ struct SharedWorkspace {
   std::mutex mutex;  // taken without the GIL
 };
 
+template <class Table>
+auto buffers_of(const typename Table::Args& args, std::vector<void*>& pointers) {
+  if constexpr (requires { Table::make_buffers(args, pointers); })
+    return Table::make_buffers(args, pointers);
+  else
+    return buffers(args);
+}
+
 // Does `step`, run() or one like it, in the call or on the context's stream.
-template <class Args, class Step>
-void launch(Step step, const Plan& plan, const Given<Args>& given, Intake& intake, const PyContext& context,
-            std::shared_ptr<SharedWorkspace> shared = nullptr) {
+template <class Table, class Step>
+void launch(Step step, const Plan& plan, const Given<typename Table::Args>& given, Intake& intake,
+            const PyContext& context, std::shared_ptr<SharedWorkspace> shared = nullptr) {
   std::vector<void*> pointers;
-  auto buffers = make_buffers(given.args, pointers);
+  auto buffers = buffers_of<Table>(given.args, pointers);
   if constexpr (requires { buffers.error_record; }) buffers.error_record = given.record;
   if (shared != nullptr) buffers.workspace = {shared->bytes.get(), plan.workspace_bytes()};
 
@@ -142,7 +147,7 @@ void run_plan(Step step, const OperatorPlan<Table>& plan, bool shares_workspace,
   (require(std::get<I>(Table::kFields)), ...);
   if (shares_workspace && plan.shared == nullptr)
     plan.shared = std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes());
-  launch(step, plan.plan, given, intake, context, shares_workspace ? plan.shared : nullptr);
+  launch<Table>(step, plan.plan, given, intake, context, shares_workspace ? plan.shared : nullptr);
 }
 
 // nb::arg for each field, nb::kw_only where the positional ones end.
@@ -202,7 +207,7 @@ void define_call(nb::module_& module, std::index_sequence<I...> indices) {
         const PyContext& context = context_or_default(given_context);
         Intake intake(Table::kOp, context.stream != nullptr);
         const OperatorPlan<Table> made = make_plan<Table, I...>(intake, context, values...);
-        launch(kRunStep, made.plan, made.planned, intake, context);
+        launch<Table>(kRunStep, made.plan, made.planned, intake, context);
       },
       indices);
 }

@@ -196,13 +196,24 @@ template <class Args>
 constexpr bool always(const Args&) {
   return true;
 }
+inline constexpr unsigned kEverywhere = kCall | kPlan | kRun;
 template <class Args, class Member>
-constexpr auto in(const char* name, Member Args::*member, unsigned uses = kCall | kPlan | kRun) {
-  return TensorField<Args, Member>{name, member, never<Args>, uses};
+constexpr auto tensor(const char* name, Member Args::*member, bool (*written)(const Args&),
+                      unsigned uses = kEverywhere) {
+  return TensorField<Args, Member>{name, member, written, uses};
 }
 template <class Args, class Member>
-constexpr auto out(const char* name, Member Args::*member, unsigned uses = kCall | kPlan | kRun) {
-  return TensorField<Args, Member>{name, member, always<Args>, uses};
+constexpr auto in(const char* name, Member Args::*member, unsigned uses = kEverywhere) {
+  return tensor(name, member, never<Args>, uses);
+}
+template <class Args, class Member>
+constexpr auto out(const char* name, Member Args::*member, unsigned uses = kEverywhere) {
+  return tensor(name, member, always<Args>, uses);
+}
+template <class Args>
+constexpr auto list(const char* name, ViewList Args::*member, std::size_t place, bool (*written)(const Args&),
+                    bool list_or_none = false) {
+  return TensorField<Args, ViewList>{name, member, written, kEverywhere, place, list_or_none};
 }
 template <class Args, class Enum>
 constexpr auto choice(const char* name, Enum Args::*member, std::span<const char* const> choices) {

@@ -55,5 +55,11 @@ NB_MODULE(_core, module) {
   define_contexts(module);
   define_error_record(module);
   define_gather_pa_kv_cache(module);
+  define_scatter_pa_kv_cache(module);
+  define_gather_selection_kv_cache(module);
   define_group_memcpy(module);
+  define_copy_blocks(module);
+  define_swap_blocks(module);
+  define_transfer_layers(module);
+  define_gather_dequant(module);
 }
