@@ -20,6 +20,7 @@ LENS = torch.tensor([7, 3])
 SLOTS = torch.tensor([9, -1, 0, 23])
 PAIRS = torch.tensor([[0, 4], [1, 5]])
 IDS = torch.tensor([3, 1])
+OF_FOUR = {"selection_topk_block_size": 4}
 
 
 def cache(dtype: Any = torch.float32) -> Any:
@@ -105,15 +106,13 @@ def test_scatter(with_value: bool) -> None:
 def test_selection(rope: bool) -> None:
     arguments = selection(rope)
     before = [a if a is None else a.clone() for a in arguments]
-    twin = ops.gather_selection_kv_cache_functional(*arguments)
+    twin = ops.gather_selection_kv_cache_functional(*arguments, **OF_FOUR)
     assert all(b is None or torch.equal(a, b) for a, b in zip(arguments, before, strict=True))
     actual_seq = torch.zeros(2, dtype=torch.int32)
     counters = torch.zeros(2, 3, dtype=torch.int32)
-    ops.gather_selection_kv_cache(*arguments, actual_seq, counters=counters)
+    ops.gather_selection_kv_cache(*arguments, actual_seq, counters=counters, **OF_FOUR)
     assert actual_seq.tolist() == [8, 8] and counters.tolist() == [[0, 2, 0], [0, 2, 0]]
-    assert arguments[3].flatten(0, 2).tolist() == [[6, 1, 8], [0, 4, 8]] or sorted(
-        arguments[3].flatten(0, 2)[1].tolist()
-    ) == [0, 4, 8]
+    assert arguments[3].flatten(0, 2).tolist() == [[6, 1, 8], [4, 0, 8]]
     full, kv = arguments[6], arguments[1]
     assert torch.equal(kv[2], torch.cat([full[3, :4], full[0, 4:]]))
     assert torch.equal(twin[0], actual_seq) and torch.equal(twin[2], kv) and torch.equal(twin[4], arguments[3])
@@ -183,7 +182,7 @@ def _calls() -> dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]]:
     strided = torch.zeros(12, HEADS, 2 * DIM)[..., ::2]
     heads_first = torch.randn(BLOCKS, HEADS, SIZE, DIM).transpose(1, 2)
     more = {"counters": torch.zeros(2, 3, dtype=torch.int32), "fetch_counts": torch.zeros(2, dtype=torch.int32)}
-    rows = {"status_row": torch.tensor([1, 0], dtype=torch.int32), "q_len_mode": "all_rows"}
+    rows = {"status_row": torch.tensor([1, 0], dtype=torch.int32), "q_len_mode": "all_rows", **OF_FOUR}
     out = torch.zeros(11, 576, dtype=torch.bfloat16)
     return {
         "gather": ("gather_pa_kv_cache", (*pools, TABLES, LENS, tokens(12), tokens(12)), {}),
@@ -212,9 +211,9 @@ def _calls() -> dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]]:
             (tokens(4), None, heads_first.transpose(1, 2), None, SLOTS),
             {"scatter_mode": "Nhsd"},
         ),
-        "selection": ("gather_selection_kv_cache", (*selection(), actual_seq), {}),
+        "selection": ("gather_selection_kv_cache", (*selection(), actual_seq), OF_FOUR),
         "selection, all options": ("gather_selection_kv_cache", (*selection(False), actual_seq), {**more, **rows}),
-        "selection twin": ("gather_selection_kv_cache_functional", tuple(selection()), {}),
+        "selection twin": ("gather_selection_kv_cache_functional", tuple(selection()), OF_FOUR),
         "selection twin, no rope": ("gather_selection_kv_cache_functional", tuple(selection(False)), rows),
         "group_memcpy": ("group_memcpy", (table, 64), {}),
         "group_memcpy, sizes": (
