@@ -15,6 +15,8 @@ from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 _is_grad_enabled = torch.is_grad_enabled
+# Every operator takes any strides: the compiler copies nothing to restore those of eager mode.
+_TAGS = (torch.Tag.flexible_layout,)
 _increment_version: Callable[[Iterable[Tensor]], None] = torch._C._increment_version
 
 
@@ -23,7 +25,8 @@ class Operators:
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self._library = torch.library.Library(namespace, "FRAGMENT")
+        self._library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+        self._impl: Callable[..., None] = self._library.impl
 
     def define(
         self,
@@ -38,8 +41,7 @@ class Operators:
         `fake` makes the results' shapes; without it there are no results. `effect` is for what writes memory
         that the schema does not name: it is never removed, and keeps its place among its like.
         """
-        # Every operator takes any strides: nobody has to copy a tensor to restore those of eager mode.
-        self._library.define(schema, tags=(torch.Tag.flexible_layout,))
+        self._library.define(schema, tags=_TAGS)  # type: ignore[no-untyped-call]
         operator = self._overload(schema[: schema.index("(")])
         parsed = operator._schema
 
@@ -52,8 +54,8 @@ class Operators:
             return None if fake is None else fake(*args, **kwargs)
 
         self.implement(operator, run)
-        self._library.impl(operator, torch.library.fallthrough_kernel, "Autograd")  # the kernels refuse themselves
-        self._library.impl(operator, refuse, "CompositeExplicitAutograd")
+        self._impl(operator, torch.library.fallthrough_kernel, "Autograd")  # the kernel looks itself
+        self._impl(operator, refuse, "CompositeExplicitAutograd")
         torch.library.register_fake(operator, fake_kernel, lib=self._library)
         if effect:
             _register_effectful_op(operator, _EffectType.ORDERED)
@@ -88,7 +90,7 @@ class Operators:
             _bump(outputs if plain else _tensors([*outputs, *(kwargs.get(name) for name in named)]))
             return result
 
-        self._library.impl(operator, kernel, "CPU")
+        self._impl(operator, kernel, "CPU")
 
     def defined(self, name: str) -> bool:
         """Whether somebody has defined the operator, with any overload."""
@@ -121,7 +123,7 @@ def _bump(tensors: list[Tensor]) -> None:
 def _named_tensors(
     schema: torch._C.FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
-    for name, value in [*zip((a.name for a in schema.arguments), args), *kwargs.items()]:
+    for name, value in [*zip((a.name for a in schema.arguments), args, strict=False), *kwargs.items()]:
         if isinstance(value, Tensor):
             yield name, value
         elif isinstance(value, (list, tuple)):
@@ -137,10 +139,9 @@ def _refuse_devices(schema: torch._C.FunctionSchema, args: tuple[Any, ...], kwar
 
 
 def _refuse_grad(schema: torch._C.FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if not _is_grad_enabled() or not any(tensor.requires_grad for tensor in _tensors([*args, *kwargs.values()])):
-        return
-    name = next(name for name, tensor in _named_tensors(schema, args, kwargs) if tensor.requires_grad)
-    raise RuntimeError(
-        f"{schema.name}: {name} requires grad, and the operator has no derivative: "
-        f"call it under torch.no_grad(), or pass {name}.detach()"
-    )
+    for name, tensor in _named_tensors(schema, args, kwargs):
+        if tensor.requires_grad and _is_grad_enabled():
+            raise RuntimeError(
+                f"{schema.name}: {name} requires grad, and the operator has no derivative: "
+                f"call it under torch.no_grad(), or pass {name}.detach()"
+            )

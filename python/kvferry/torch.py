@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import kvferry.torch` registers torch.ops.kvferry.*: the operators for PyTorch programs, compiled ones too.
+"""`import kvferry.torch` registers torch.ops.kvferry.*: the operators for PyTorch programs, compiled too.
 
     gather_pa_kv_cache      scatter_pa_kv_cache     gather_selection_kv_cache   group_memcpy
     copy_blocks             swap_blocks             transfer_layers             gather_dequant
@@ -30,6 +30,7 @@ from kvferry._torch_library import Operators
 __all__: list[str] = []
 
 _operators = Operators("kvferry")
+_calls: Any = kvferry  # the schemas have looked at the types
 _POLICY = "str index_policy='default'"
 _COUNT = f"Tensor? count=None, {_POLICY}"
 _LENGTHS = f"Tensor? seq_offset=None, bool is_seq_lens_cumsum=False, {_POLICY}"
@@ -64,7 +65,7 @@ def _new_gather(
 
 
 def _run_gather(results: tuple[Tensor, Tensor], *args: Any, **options: Any) -> None:
-    kvferry.gather_pa_kv_cache(*args[:4], *results, **options)
+    _calls.gather_pa_kv_cache(*args[:4], *results, **options)
 
 
 _CACHES = "Tensor key_cache, Tensor value_cache, Tensor block_tables, Tensor seq_lens"
@@ -91,17 +92,19 @@ def _new_scatter(
 
 def _run_scatter(results: tuple[Tensor, Tensor], *args: Any, **options: Any) -> None:
     key, value, _, value_cache, slot_mapping = args
-    kvferry.scatter_pa_kv_cache(key, value, results[0], _filled(results[1], value_cache), slot_mapping, **options)
+    _calls.scatter_pa_kv_cache(
+        key, value, results[0], _filled(results[1], value_cache), slot_mapping, **options
+    )
 
 
+_TOKENS = "Tensor key, Tensor? value"
 _SCATTER = f"Tensor slot_mapping, *, str cache_mode='Norm', str scatter_mode='None', {_POLICY}"
 _operators.define(
-    f"scatter_pa_kv_cache(Tensor key, Tensor? value, Tensor(a!) key_cache, Tensor(b!)? value_cache, {_SCATTER}) "
-    "-> ()",
+    f"scatter_pa_kv_cache({_TOKENS}, Tensor(a!) key_cache, Tensor(b!)? value_cache, {_SCATTER}) -> ()",
     kvferry.scatter_pa_kv_cache,
 )
 _operators.define_functional(
-    f"scatter_pa_kv_cache_functional(Tensor key, Tensor? value, Tensor key_cache, Tensor? value_cache, {_SCATTER}) "
+    f"scatter_pa_kv_cache_functional({_TOKENS}, Tensor key_cache, Tensor? value_cache, {_SCATTER}) "
     "-> (Tensor, Tensor)",
     _new_scatter,
     _run_scatter,
@@ -130,7 +133,7 @@ def new_selection(
 
 def run_selection(results: tuple[Tensor, ...], *args: Any, **options: Any) -> None:
     actual_seq, k_rope, kv_cache, block_table, block_status = results
-    kvferry.gather_selection_kv_cache(
+    _calls.gather_selection_kv_cache(
         _filled(k_rope, args[0]), kv_cache, block_table, block_status, *args[4:], actual_seq, **options
     )
 
@@ -149,8 +152,8 @@ _operators.define(
 )
 _operators.define_functional(
     "gather_selection_kv_cache_functional(Tensor? selection_k_rope, Tensor selection_kv_cache, "
-    f"Tensor selection_kv_block_table, Tensor selection_kv_block_status, {_FULL}, *, {_SELECTION}, {_POLICY}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor selection_kv_block_table, Tensor selection_kv_block_status, {_FULL}, *, {_SELECTION}, "
+    f"{_POLICY}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     new_selection,
     run_selection,
 )
@@ -170,14 +173,16 @@ _operators.define(
 # copy_blocks, swap_blocks
 
 
-def _run_copy_blocks(results: list[Tensor], caches: Sequence[Tensor], mapping: Tensor, **options: Any) -> None:
-    kvferry.copy_blocks(results, mapping, **options)
+def _run_copy_blocks(
+    results: list[Tensor], caches: Sequence[Tensor], mapping: Tensor, **options: Any
+) -> None:
+    _calls.copy_blocks(results, mapping, **options)
 
 
 def _run_swap_blocks(
     results: list[Tensor], src: Sequence[Tensor], dst: Sequence[Tensor], mapping: Tensor, **options: Any
 ) -> None:
-    kvferry.swap_blocks(src, results, mapping, **options)
+    _calls.swap_blocks(src, results, mapping, **options)
 
 
 _operators.define(f"copy_blocks(Tensor(a!)[] caches, Tensor mapping, *, {_COUNT}) -> ()", kvferry.copy_blocks)
@@ -219,13 +224,13 @@ def _run_transfer(
     block_ids: Tensor,
     **options: Any,
 ) -> None:
-    kvferry.transfer_layers(key_caches, value_caches, chunk, block_ids, **options)
+    _calls.transfer_layers(key_caches, value_caches, chunk, block_ids, **options)
 
 
 # Either side may be the one that is written.
 _operators.define(
-    "transfer_layers(Tensor(a!)[] key_caches, Tensor(b!)[]? value_caches, Tensor(c!) chunk, Tensor block_ids, *, "
-    f"str chunk_layout='layer_first', str direction='pools_to_chunk', {_POLICY}) -> ()",
+    "transfer_layers(Tensor(a!)[] key_caches, Tensor(b!)[]? value_caches, Tensor(c!) chunk, "
+    f"Tensor block_ids, *, str chunk_layout='layer_first', str direction='pools_to_chunk', {_POLICY}) -> ()",
     kvferry.transfer_layers,
 )
 _operators.define_functional(
@@ -240,13 +245,17 @@ _operators.define_functional(
 
 
 def _run_dequant(out: Tensor, *args: Any, **options: Any) -> None:
-    kvferry.gather_dequant(*args[:3], out, **options)
+    _calls.gather_dequant(*args[:3], out, **options)
 
 
 _QUANTISED = "Tensor cache, Tensor block_tables, Tensor seq_lens"
-_operators.define(f"gather_dequant({_QUANTISED}, Tensor(a!) out, *, {_LENGTHS}) -> ()", kvferry.gather_dequant)
+_operators.define(
+    f"gather_dequant({_QUANTISED}, Tensor(a!) out, *, {_LENGTHS}) -> ()", kvferry.gather_dequant
+)
 _operators.define_functional(
     f"gather_dequant_functional({_QUANTISED}, SymInt num_tokens, *, {_LENGTHS}) -> Tensor",
-    lambda cache, tables, lens, num_tokens, **options: cache.new_zeros((num_tokens, 576), dtype=torch.bfloat16),
+    lambda cache, tables, lens, num_tokens, **options: cache.new_zeros(
+        (num_tokens, 576), dtype=torch.bfloat16
+    ),
     _run_dequant,
 )

@@ -115,7 +115,9 @@ def test_selection(rope: bool) -> None:
     assert arguments[3].flatten(0, 2).tolist() == [[6, 1, 8], [4, 0, 8]]
     full, kv = arguments[6], arguments[1]
     assert torch.equal(kv[2], torch.cat([full[3, :4], full[0, 4:]]))
-    assert torch.equal(twin[0], actual_seq) and torch.equal(twin[2], kv) and torch.equal(twin[4], arguments[3])
+    assert (
+        torch.equal(twin[0], actual_seq) and torch.equal(twin[2], kv) and torch.equal(twin[4], arguments[3])
+    )
     assert torch.equal(twin[1], arguments[0]) if rope else twin[1].shape == (0,)
 
 
@@ -154,7 +156,9 @@ def test_transfer_layers(layout: str) -> None:
     assert torch.equal(again, chunk)
     back = [torch.zeros_like(k) for k in keys]
     ops.transfer_layers(back, None, by_layer[:, :, :1], IDS, direction="chunk_to_pools")
-    assert all(torch.equal(b[IDS], k[IDS]) and not b[[0, 2, 4, 5]].any() for b, k in zip(back, keys, strict=True))
+    assert all(
+        torch.equal(b[IDS], k[IDS]) and not b[[0, 2, 4, 5]].any() for b, k in zip(back, keys, strict=True)
+    )
 
 
 def test_gather_dequant() -> None:
@@ -176,12 +180,15 @@ def _calls() -> dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]]:
     chunk = torch.zeros(2, 2, 2, SIZE, HEADS, DIM)
     actual_seq = torch.zeros(2, dtype=torch.int32)
     destination = torch.zeros(16)
-    table = torch.tensor([[torch.arange(16.0).data_ptr(), destination.data_ptr()]] )[:0]
+    table = torch.tensor([[torch.arange(16.0).data_ptr(), destination.data_ptr()]])[:0]
     offsets = torch.tensor([4, 0])
     sums = torch.tensor([0, 4, 7])
     strided = torch.zeros(12, HEADS, 2 * DIM)[..., ::2]
     heads_first = torch.randn(BLOCKS, HEADS, SIZE, DIM).transpose(1, 2)
-    more = {"counters": torch.zeros(2, 3, dtype=torch.int32), "fetch_counts": torch.zeros(2, dtype=torch.int32)}
+    more = {
+        "counters": torch.zeros(2, 3, dtype=torch.int32),
+        "fetch_counts": torch.zeros(2, dtype=torch.int32),
+    }
     rows = {"status_row": torch.tensor([1, 0], dtype=torch.int32), "q_len_mode": "all_rows", **OF_FOUR}
     out = torch.zeros(11, 576, dtype=torch.bfloat16)
     return {
@@ -191,7 +198,11 @@ def _calls() -> dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]]:
             (*pools, TABLES, sums, tokens(7), tokens(7)),
             {"seq_offset": offsets, "is_seq_lens_cumsum": True, "index_policy": "reject"},
         ),
-        "gather, strides": ("gather_pa_kv_cache", (heads_first, pools[0], TABLES, LENS, strided, tokens(12)), {}),
+        "gather, strides": (
+            "gather_pa_kv_cache",
+            (heads_first, pools[0], TABLES, LENS, strided, tokens(12)),
+            {},
+        ),
         "gather twin": ("gather_pa_kv_cache_functional", (*pools, TABLES, LENS, 12), {}),
         "gather twin, fp8": (
             "gather_pa_kv_cache_functional",
@@ -205,14 +216,22 @@ def _calls() -> dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]]:
         ),
         "scatter": ("scatter_pa_kv_cache", (tokens(4), tokens(4), *pools, SLOTS), {}),
         "scatter, keys only": ("scatter_pa_kv_cache", (tokens(5), None, pools[0], None, SLOTS), {}),
-        "scatter twin": ("scatter_pa_kv_cache_functional", (tokens(4), tokens(4), heads_first, pools[0], SLOTS), {}),
+        "scatter twin": (
+            "scatter_pa_kv_cache_functional",
+            (tokens(4), tokens(4), heads_first, pools[0], SLOTS),
+            {},
+        ),
         "scatter twin, keys only": (
             "scatter_pa_kv_cache_functional",
             (tokens(4), None, heads_first.transpose(1, 2), None, SLOTS),
             {"scatter_mode": "Nhsd"},
         ),
         "selection": ("gather_selection_kv_cache", (*selection(), actual_seq), OF_FOUR),
-        "selection, all options": ("gather_selection_kv_cache", (*selection(False), actual_seq), {**more, **rows}),
+        "selection, all options": (
+            "gather_selection_kv_cache",
+            (*selection(False), actual_seq),
+            {**more, **rows},
+        ),
         "selection twin": ("gather_selection_kv_cache_functional", tuple(selection()), OF_FOUR),
         "selection twin, no rope": ("gather_selection_kv_cache_functional", tuple(selection(False)), rows),
         "group_memcpy": ("group_memcpy", (table, 64), {}),
@@ -253,7 +272,9 @@ def test_opcheck(name: str) -> None:
 
 def test_every_operator_is_checked() -> None:
     registered = {
-        name.removeprefix("kvferry::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("kvferry::")
+        name.removeprefix("kvferry::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("kvferry::")
     }
     assert registered == {operator for operator, _, _ in CALLS.values()}
 

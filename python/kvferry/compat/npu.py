@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import kvferry.compat.npu` gives CPU tensors the operators that torch_npu and CANN's custom operators name:
+"""`import kvferry.compat.npu` gives CPU tensors the operators of torch_npu and of CANN's custom operators:
 
     torch.ops.npu.npu_gather_pa_kv_cache            torch.ops.npu.npu_gather_pa_kv_cache_functional
     torch.ops.npu.npu_scatter_pa_kv_cache
@@ -26,6 +26,7 @@ from kvferry.torch import new_selection, run_selection
 __all__: list[str] = []
 
 _npu, _custom = Operators("npu"), Operators("custom")
+_calls: Any = kvferry  # the schemas have looked at the types
 
 
 def _gather(
@@ -40,7 +41,7 @@ def _gather(
     **options: Any,
 ) -> None:
     mode = cache_mode or ("PA_NZ" if key.dim() == 2 else "Norm")
-    kvferry.gather_pa_kv_cache(
+    _calls.gather_pa_kv_cache(
         key_cache, value_cache, block_tables, seq_lens, key, value, cache_mode=mode, **options
     )
 
@@ -50,7 +51,8 @@ def _new_gather(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run_gather(results: tuple[Tensor, Tensor], *args: Any, **options: Any) -> None:
-    _gather(*args[:4], *results, **options)
+    key_cache, value_cache, block_tables, seq_lens, _, _ = args
+    _gather(key_cache, value_cache, block_tables, seq_lens, *results, **options)
 
 
 def _scatter(
@@ -69,13 +71,13 @@ def _scatter(
                 f"npu_scatter_pa_kv_cache: {name} selects a compressing mode, which KVFerry does not have"
             )
     try:
-        kvferry.scatter_pa_kv_cache(key, value, key_cache, value_cache, slot_mapping, cache_mode=cache_mode)
+        _calls.scatter_pa_kv_cache(key, value, key_cache, value_cache, slot_mapping, cache_mode=cache_mode)
     except ValueError as error:
         if cache_mode != "PA_NZ" or key_cache.shape[2:] != key.shape[1:]:
             raise
         raise ValueError(
-            f"{error}; PA_NZ is the default of npu_scatter_pa_kv_cache: for caches [blocks, block size, heads, "
-            "head size] write cache_mode='Norm'"
+            f"{error}; PA_NZ is the default of npu_scatter_pa_kv_cache: for caches "
+            "[blocks, block size, heads, head size] write cache_mode='Norm'"
         ) from None
 
 
@@ -85,11 +87,11 @@ def _new_actual_seq(*args: Any, **options: Any) -> Tensor:
 
 
 def _run_selection(actual_seq: Tensor, *args: Any, **options: Any) -> None:
-    kvferry.gather_selection_kv_cache(*args, actual_seq, **options)
+    _calls.gather_selection_kv_cache(*args, actual_seq, **options)
 
 
 def _group_memcpy(addr_table: Tensor, copy_bytes: int) -> None:
-    kvferry.group_memcpy(addr_table, copy_bytes)
+    _calls.group_memcpy(addr_table, copy_bytes)
 
 
 for _operators, _name in (
@@ -102,8 +104,8 @@ for _operators, _name in (
 ):
     if _operators.defined(_name):
         raise ImportError(
-            f"kvferry.compat.npu: torch.ops.{_operators.namespace}.{_name} is defined already (by torch_npu or "
-            "CANN's custom operators?): use that one, or kvferry.torch"
+            f"kvferry.compat.npu: torch.ops.{_operators.namespace}.{_name} is defined already, by torch_npu "
+            "or CANN's custom operators: use that one, or kvferry.torch"
         )
 
 _CACHES = "Tensor key_cache, Tensor value_cache, Tensor block_tables, Tensor seq_lens"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import kvferry.compat.vllm` gives CPU tensors the cache operators of vLLM, in torch.ops._C_cache_ops:
 
-    reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale)
+    reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale,
+                            v_scale)
     copy_blocks(key_caches, value_caches, block_mapping)
     swap_blocks(src, dst, block_mapping)
     swap_blocks(src, dst, block_size_in_bytes, block_mapping)
@@ -9,14 +10,13 @@
 Caches of reshape_and_cache_flash are [blocks, block size, heads, head size] with any strides. The only
 kv_cache_dtype is "auto", which does not look at the scales: "fp8" would round, and KVFerry moves bytes.
 
-Where vLLM is loaded, its operators get the CPU kernels that they lack. Nothing is replaced: if one of them has
-a CPU kernel or another signature, the import fails and changes nothing. vLLM must not be loaded afterwards.
+Where vLLM is loaded, its operators get the CPU kernels that they lack. Nothing is replaced: if one of them
+has a CPU kernel or another signature, the import fails and changes nothing. vLLM cannot be loaded afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,8 +59,8 @@ def _swap_blocks_of(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_ma
     def blocks(name: str, cache: Tensor) -> Tensor:
         if not cache.is_contiguous() or block_size_in_bytes <= 0 or cache.nbytes % block_size_in_bytes != 0:
             raise ValueError(
-                f"swap_blocks: {name} has {cache.nbytes} bytes, contiguous: {cache.is_contiguous()}; expected "
-                f"contiguous blocks of block_size_in_bytes = {block_size_in_bytes} bytes"
+                f"swap_blocks: {name} has {cache.nbytes} bytes and strides {list(cache.stride())}, expected "
+                f"contiguous blocks of block_size_in_bytes = {block_size_in_bytes}"
             )
         return cache.view(-1).view(torch.uint8).view(-1, block_size_in_bytes)
 
@@ -91,8 +91,8 @@ def _arguments(schema: torch._C.FunctionSchema) -> list[tuple[str, str]]:
 
 def _missing_kernel(operator: torch._ops.OpOverload) -> Callable[..., None]:
     """The CPU kernel for an operator that vLLM has defined."""
-    if torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), "CPU"):
-        raise ImportError(f"kvferry.compat.vllm: {operator.name()} has a CPU kernel already: use that one")
+    if torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator._name, "CPU"):
+        raise ImportError(f"kvferry.compat.vllm: {operator._name} has a CPU kernel already: use that one")
     for name, (arguments, kernel) in _KERNELS.items():
         known = torch._C.parse_schema(f"{name}({arguments}) -> ()")
         if name.split(".")[0] == operator._opname and _arguments(known) == _arguments(operator._schema):
