@@ -94,7 +94,10 @@ Calls that run at the same time through one context do not share its helper thre
                   "\"cpu\") -> None"))
       .def_prop_ro(
           "threads", [](const PyContext& self) { return self.context.threads(); },
-          "How many threads may work, the caller's included.");
+          "How many threads may work, the caller's included.")
+      .def_prop_ro(
+          "stream", [](const PyContext& self) { return self.stream; },
+          nb::sig("def stream(self) -> Stream | None"), "Where work is enqueued.");
 }
 
 }  // namespace kvferry::python

@@ -52,6 +52,8 @@ far. Each operator says what they are. Not to be shared by calls that run at the
 NB_MODULE(_core, module) {
   using namespace kvferry::python;
   module.doc() = "The operators of KVFerry, in place, on tensors of any framework.";
+  nb::set_leak_warnings(false);  // a user's global Context that outlives the interpreter is no leak
+  module.attr("version") = KVFERRY_VERSION;
   define_contexts(module);
   define_error_record(module);
   define_gather_pa_kv_cache(module);

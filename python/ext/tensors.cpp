@@ -41,6 +41,7 @@ template <class... Values>
 // The pending Python error, with the tensor's name in front. Only its first line: frameworks append C++
 // stack traces.
 [[noreturn]] void refuse_by_producer(const Subject& subject, nb::python_error& error) {
+  if (!error.matches(PyExc_Exception)) throw nb::python_error(error);  // KeyboardInterrupt
   std::string text = nb::str(error.value()).c_str();
   text = text.substr(0, text.find('\n'));
   try {
@@ -213,9 +214,9 @@ void check_torch(const Subject& subject, nb::handle object, const TensorView& vi
     refuse(PyExc_ValueError, subject,
            "is written and requires grad; pass {}.detach(), which shares its memory", subject.tensor.name);
   // The imaginary part of a conjugated tensor has the wrong sign in memory; it takes every second element.
-  const bool maybe_imaginary =
-      (view.dtype == DType::kFloat32 || view.dtype == DType::kFloat16) &&
-      std::all_of(view.strides.begin(), view.strides.begin() + view.rank, [](auto s) { return s % 2 == 0; });
+  bool maybe_imaginary = view.dtype == DType::kFloat32 || view.dtype == DType::kFloat16;
+  for (int axis = 0; maybe_imaginary && axis < view.rank; ++axis)
+    maybe_imaginary = view.dim(axis) <= 1 || view.stride(axis) % 2 == 0;
   if (maybe_imaginary && nb::cast<bool>(object.attr("is_neg")()))
     refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()", subject.tensor.name);
 }
@@ -352,8 +353,8 @@ TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
 }
 
 std::vector<TensorView> Intake::list(const char* name, nb::handle objects, Access access) {
-  if (!PyList_Check(objects.ptr()) && !PyTuple_Check(objects.ptr()))
-    raise(PyExc_TypeError, "{}: {}: {}, expected a list or tuple of tensors", to_string(op_), name,
+  if (!PySequence_Check(objects.ptr()) || kind_of(objects).source != Kind::kNone)
+    raise(PyExc_TypeError, "{}: {}: {}, expected a sequence of tensors, such as a list", to_string(op_), name,
           nb::inst_name(objects).c_str());
   // A list may change while the call runs without the GIL: the tuple holds what was seen.
   nb::object tuple = nb::steal(PySequence_Tuple(objects.ptr()));

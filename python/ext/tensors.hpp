@@ -30,7 +30,7 @@ class Intake {
   Intake(Operator op, bool keep_tensors) : op_(op), keep_tensors_(keep_tensors) {}
 
   TensorView tensor(TensorName name, nb::handle object, Access access);
-  // Of a list or tuple.
+  // Of a sequence.
   std::vector<TensorView> list(const char* name, nb::handle objects, Access access);
 
   Operator op() const { return op_; }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operators take for a tensor."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -8,3 +9,10 @@ class Tensor(Protocol):
     """A NumPy array (ml_dtypes too), or any object that offers its memory by DLPack: torch, JAX, CuPy, ..."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Array(Tensor, Protocol):
+    """A tensor of a library that makes new ones like it: NumPy, torch, JAX, CuPy."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...

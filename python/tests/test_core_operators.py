@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import weakref
 from typing import Any
 
@@ -120,6 +121,12 @@ def test_copy_blocks(planned: bool) -> None:
     assert caches[1][3].tolist() == [0, 1, 2]
 
 
+def test_any_sequence_is_a_list() -> None:
+    cache = np.arange(3, dtype=np.int8)
+    kvferry.copy_blocks(collections.deque([cache]), np.array([[0, 2]]))
+    assert cache.tolist() == [0, 1, 0]
+
+
 @planned
 def test_swap_blocks(planned: bool) -> None:
     src, dst = [np.arange(6, dtype=np.int8).reshape(3, 2)], [np.zeros((5, 2), np.int8)]
@@ -159,7 +166,7 @@ def test_gather_dequant(planned: bool) -> None:
 
 @pytest.mark.parametrize("caches", [None, 3, np.zeros((2, 2, 2), np.int8)])
 def test_lists_are_lists(caches: Any) -> None:
-    with pytest.raises(TypeError, match="copy_blocks: caches: .*, expected a list or tuple of tensors"):
+    with pytest.raises(TypeError, match="copy_blocks: caches: .*, expected a sequence of tensors"):
         kvferry.copy_blocks(caches, np.array([[0, 1]]))
 
 
