@@ -60,16 +60,6 @@ class Operators:
         if effect:
             _register_effectful_op(operator, _EffectType.ORDERED)
 
-    def define_functional(self, schema: str, new: Callable[..., Any], run: Callable[..., None]) -> None:
-        """The same for an operator with results: `new` makes them from the arguments, `run` fills them."""
-
-        def call(*args: Any, **options: Any) -> Any:
-            results = new(*args, **options)
-            run(results, *args, **options)
-            return results
-
-        self.define(schema, call, fake=new)
-
     def implement(self, operator: torch._ops.OpOverload, run: Callable[..., Any]) -> None:
         """Gives a defined operator its CPU kernel."""
         schema = operator._schema

@@ -30,24 +30,19 @@ from kvferry._torch_library import Operators
 __all__: list[str] = []
 
 _operators = Operators("kvferry")
-_calls: Any = kvferry  # the schemas have looked at the types
 _POLICY = "str index_policy='default'"
 _COUNT = f"Tensor? count=None, {_POLICY}"
 _LENGTHS = f"Tensor? seq_offset=None, bool is_seq_lens_cumsum=False, {_POLICY}"
 
 
-def _copy(tensor: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_empty(0) if tensor is None else tensor.clone()
-
-
-def _filled(result: Tensor, argument: Tensor | None) -> Tensor | None:
-    return None if argument is None else result
+def _tensor(result: Tensor | None, like: Tensor) -> Tensor:
+    return like.new_empty(0) if result is None else result
 
 
 # gather_pa_kv_cache
 
 
-def _new_gather(
+def _fake_gather(
     key_cache: Tensor,
     value_cache: Tensor,
     block_tables: Tensor,
@@ -59,13 +54,9 @@ def _new_gather(
 ) -> tuple[Tensor, Tensor]:
     def rows(cache: Tensor) -> Tensor:
         row = (cache.shape[1] * cache.shape[3],) if cache_mode == "PA_NZ" else cache.shape[2:]
-        return cache.new_zeros((num_tokens, *row))
+        return cache.new_empty((num_tokens, *row))
 
     return rows(key_cache), rows(value_cache)
-
-
-def _run_gather(results: tuple[Tensor, Tensor], *args: Any, **options: Any) -> None:
-    _calls.gather_pa_kv_cache(*args[:4], *results, **options)
 
 
 _CACHES = "Tensor key_cache, Tensor value_cache, Tensor block_tables, Tensor seq_lens"
@@ -74,27 +65,25 @@ _operators.define(
     f"gather_pa_kv_cache({_CACHES}, Tensor(a!) key, Tensor(b!) value, {_GATHER}) -> ()",
     kvferry.gather_pa_kv_cache,
 )
-_operators.define_functional(
+_operators.define(
     f"gather_pa_kv_cache_functional({_CACHES}, SymInt num_tokens, {_GATHER}) -> (Tensor, Tensor)",
-    _new_gather,
-    _run_gather,
+    kvferry.gather_pa_kv_cache_functional,
+    fake=_fake_gather,
 )
 
 
 # scatter_pa_kv_cache
 
 
-def _new_scatter(
+def _scatter(key: Tensor, value: Tensor | None, *caches: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    keys, values = kvferry.scatter_pa_kv_cache_functional(key, value, *caches, **options)
+    return keys, _tensor(values, keys)
+
+
+def _fake_scatter(
     key: Tensor, value: Tensor | None, key_cache: Tensor, value_cache: Tensor | None, *_: Any, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    return key_cache.clone(), _copy(value_cache, key_cache)
-
-
-def _run_scatter(results: tuple[Tensor, Tensor], *args: Any, **options: Any) -> None:
-    key, value, _, value_cache, slot_mapping = args
-    _calls.scatter_pa_kv_cache(
-        key, value, results[0], _filled(results[1], value_cache), slot_mapping, **options
-    )
+    return key_cache.clone(), _tensor(value_cache, key_cache).clone()
 
 
 _TOKENS = "Tensor key, Tensor? value"
@@ -103,38 +92,37 @@ _operators.define(
     f"scatter_pa_kv_cache({_TOKENS}, Tensor(a!) key_cache, Tensor(b!)? value_cache, {_SCATTER}) -> ()",
     kvferry.scatter_pa_kv_cache,
 )
-_operators.define_functional(
+_operators.define(
     f"scatter_pa_kv_cache_functional({_TOKENS}, Tensor key_cache, Tensor? value_cache, {_SCATTER}) "
     "-> (Tensor, Tensor)",
-    _new_scatter,
-    _run_scatter,
+    _scatter,
+    fake=_fake_scatter,
 )
 
 
 # gather_selection_kv_cache
 
 
-def new_selection(
+def _selection(*args: Any, **options: Any) -> tuple[Tensor, ...]:
+    actual_seq, k_rope, kv_cache, *state = kvferry.gather_selection_kv_cache_functional(*args, **options)
+    return actual_seq, _tensor(k_rope, kv_cache), kv_cache, *state
+
+
+def fake_selection(
     selection_k_rope: Tensor | None,
     selection_kv_cache: Tensor,
     selection_kv_block_table: Tensor,
     selection_kv_block_status: Tensor,
     *_: Any,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
+    """Also that of kvferry.compat.npu."""
     return (
         selection_kv_block_table.new_empty(selection_kv_block_table.shape[0]),
-        _copy(selection_k_rope, selection_kv_cache),
+        _tensor(selection_k_rope, selection_kv_cache).clone(),
         selection_kv_cache.clone(),
         selection_kv_block_table.clone(),
         selection_kv_block_status.clone(),
-    )
-
-
-def run_selection(results: tuple[Tensor, ...], *args: Any, **options: Any) -> None:
-    actual_seq, k_rope, kv_cache, block_table, block_status = results
-    _calls.gather_selection_kv_cache(
-        _filled(k_rope, args[0]), kv_cache, block_table, block_status, *args[4:], actual_seq, **options
     )
 
 
@@ -150,12 +138,12 @@ _operators.define(
     f"Tensor(f!)? fetch_counts=None, {_POLICY}) -> ()",
     kvferry.gather_selection_kv_cache,
 )
-_operators.define_functional(
+_operators.define(
     "gather_selection_kv_cache_functional(Tensor? selection_k_rope, Tensor selection_kv_cache, "
     f"Tensor selection_kv_block_table, Tensor selection_kv_block_status, {_FULL}, *, {_SELECTION}, "
     f"{_POLICY}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    new_selection,
-    run_selection,
+    _selection,
+    fake=fake_selection,
 )
 
 
@@ -173,38 +161,26 @@ _operators.define(
 # copy_blocks, swap_blocks
 
 
-def _run_copy_blocks(
-    results: list[Tensor], caches: Sequence[Tensor], mapping: Tensor, **options: Any
-) -> None:
-    _calls.copy_blocks(results, mapping, **options)
-
-
-def _run_swap_blocks(
-    results: list[Tensor], src: Sequence[Tensor], dst: Sequence[Tensor], mapping: Tensor, **options: Any
-) -> None:
-    _calls.swap_blocks(src, results, mapping, **options)
-
-
 _operators.define(f"copy_blocks(Tensor(a!)[] caches, Tensor mapping, *, {_COUNT}) -> ()", kvferry.copy_blocks)
-_operators.define_functional(
+_operators.define(
     f"copy_blocks_functional(Tensor[] caches, Tensor mapping, *, {_COUNT}) -> Tensor[]",
-    lambda caches, *_, **options: [cache.clone() for cache in caches],
-    _run_copy_blocks,
+    kvferry.copy_blocks_functional,
+    fake=lambda caches, *_, **options: [cache.clone() for cache in caches],
 )
 _operators.define(
     f"swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor mapping, *, {_COUNT}) -> ()", kvferry.swap_blocks
 )
-_operators.define_functional(
+_operators.define(
     f"swap_blocks_functional(Tensor[] src, Tensor[] dst, Tensor mapping, *, {_COUNT}) -> Tensor[]",
-    lambda src, dst, *_, **options: [cache.clone() for cache in dst],
-    _run_swap_blocks,
+    kvferry.swap_blocks_functional,
+    fake=lambda src, dst, *_, **options: [cache.clone() for cache in dst],
 )
 
 
 # transfer_layers
 
 
-def _new_chunk(
+def _fake_chunk(
     key_caches: Sequence[Tensor],
     value_caches: Sequence[Tensor] | None,
     block_ids: Tensor,
@@ -217,45 +193,31 @@ def _new_chunk(
     return key_caches[0].new_empty((*outer, 2 if value_caches else 1, *key_caches[0].shape[1:]))
 
 
-def _run_transfer(
-    chunk: Tensor,
-    key_caches: Sequence[Tensor],
-    value_caches: Sequence[Tensor] | None,
-    block_ids: Tensor,
-    **options: Any,
-) -> None:
-    _calls.transfer_layers(key_caches, value_caches, chunk, block_ids, **options)
-
-
 # Either side may be the one that is written.
 _operators.define(
     "transfer_layers(Tensor(a!)[] key_caches, Tensor(b!)[]? value_caches, Tensor(c!) chunk, "
     f"Tensor block_ids, *, str chunk_layout='layer_first', str direction='pools_to_chunk', {_POLICY}) -> ()",
     kvferry.transfer_layers,
 )
-_operators.define_functional(
+_operators.define(
     "transfer_layers_functional(Tensor[] key_caches, Tensor[]? value_caches, Tensor block_ids, *, "
     f"str chunk_layout='layer_first', {_POLICY}) -> Tensor",
-    _new_chunk,
-    _run_transfer,
+    kvferry.transfer_layers_functional,
+    fake=_fake_chunk,
 )
 
 
 # gather_dequant
 
 
-def _run_dequant(out: Tensor, *args: Any, **options: Any) -> None:
-    _calls.gather_dequant(*args[:3], out, **options)
-
-
 _QUANTISED = "Tensor cache, Tensor block_tables, Tensor seq_lens"
 _operators.define(
     f"gather_dequant({_QUANTISED}, Tensor(a!) out, *, {_LENGTHS}) -> ()", kvferry.gather_dequant
 )
-_operators.define_functional(
+_operators.define(
     f"gather_dequant_functional({_QUANTISED}, SymInt num_tokens, *, {_LENGTHS}) -> Tensor",
-    lambda cache, tables, lens, num_tokens, **options: cache.new_zeros(
+    kvferry.gather_dequant_functional,
+    fake=lambda cache, tables, lens, num_tokens, **options: cache.new_empty(
         (num_tokens, 576), dtype=torch.bfloat16
     ),
-    _run_dequant,
 )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import kvferry
 from kvferry._torch_library import Operators
-from kvferry.torch import new_selection, run_selection
+from kvferry.torch import fake_selection
 
 __all__: list[str] = []
 
@@ -46,13 +46,14 @@ def _gather(
     )
 
 
-def _new_gather(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+def _copy_key_and_value(*args: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     return args[4].clone(), args[5].clone()
 
 
-def _run_gather(results: tuple[Tensor, Tensor], *args: Any, **options: Any) -> None:
-    key_cache, value_cache, block_tables, seq_lens, _, _ = args
-    _gather(key_cache, value_cache, block_tables, seq_lens, *results, **options)
+def _gather_functional(*args: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    key, value = _copy_key_and_value(*args)
+    _gather(args[0], args[1], args[2], args[3], key, value, **options)
+    return key, value
 
 
 def _scatter(
@@ -81,13 +82,14 @@ def _scatter(
         ) from None
 
 
-def _new_actual_seq(*args: Any, **options: Any) -> Tensor:
-    table: Tensor = args[2]
-    return table.new_empty(table.shape[0])
+def _new_actual_seq(*args: Tensor, **options: Any) -> Tensor:
+    return args[2].new_empty(args[2].shape[0])
 
 
-def _run_selection(actual_seq: Tensor, *args: Any, **options: Any) -> None:
+def _selection(*args: Tensor, **options: Any) -> Tensor:
+    actual_seq = _new_actual_seq(*args)
     _calls.gather_selection_kv_cache(*args, actual_seq, **options)
+    return actual_seq
 
 
 def _group_memcpy(addr_table: Tensor, copy_bytes: int) -> None:
@@ -111,10 +113,10 @@ for _operators, _name in (
 _CACHES = "Tensor key_cache, Tensor value_cache, Tensor block_tables, Tensor seq_lens"
 _GATHER = "*, Tensor? seq_offset=None, bool is_seq_lens_cumsum=False, str? cache_mode=None"
 _npu.define(f"npu_gather_pa_kv_cache({_CACHES}, Tensor(a!) key, Tensor(b!) value, {_GATHER}) -> ()", _gather)
-_npu.define_functional(
+_npu.define(
     f"npu_gather_pa_kv_cache_functional({_CACHES}, Tensor key, Tensor value, {_GATHER}) -> (Tensor, Tensor)",
-    _new_gather,
-    _run_gather,
+    _gather_functional,
+    fake=_copy_key_and_value,
 )
 _npu.define(
     "npu_scatter_pa_kv_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
@@ -127,17 +129,17 @@ _FULL = (
     "Tensor selection_topk_indices, Tensor full_k_rope, Tensor full_kv_cache, Tensor full_kv_block_table, "
     "Tensor full_kv_actual_seq, Tensor full_q_actual_seq, *, int selection_topk_block_size=64"
 )
-_custom.define_functional(
+_custom.define(
     "npu_gather_selection_kv_cache(Tensor(a!) selection_k_rope, Tensor(b!) selection_kv_cache, "
     f"Tensor(c!) selection_kv_block_table, Tensor(d!) selection_kv_block_status, {_FULL}) -> Tensor",
-    _new_actual_seq,
-    _run_selection,
+    _selection,
+    fake=_new_actual_seq,
 )
-_custom.define_functional(
+_custom.define(
     "npu_gather_selection_kv_cache_functional(Tensor selection_k_rope, Tensor selection_kv_cache, "
     f"Tensor selection_kv_block_table, Tensor selection_kv_block_status, {_FULL}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    new_selection,
-    run_selection,
+    kvferry.gather_selection_kv_cache_functional,
+    fake=fake_selection,
 )
 _custom.define("npu_group_memcpy(Tensor addr_table, int copy_bytes) -> ()", _group_memcpy, effect=True)
