@@ -8,11 +8,12 @@ forms that do cost a cache are here too, each beside the one that does not.
 from __future__ import annotations
 
 import math
-import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,6 +239,20 @@ def test_group_memcpy_is_kept_in_order() -> None:
         assert torch.equal(b, a) and torch.equal(c, a)
 
 
+@counted
+def test_group_memcpy_does_not_wait_for_tensors_behind_its_addresses() -> None:
+    """Why a graph must not touch them otherwise: this copy runs before the write that it should carry on."""
+    source, destination = torch.ones(16), torch.zeros(16)
+    table = torch.tensor([[source.data_ptr(), destination.data_ptr()]])
+
+    def write_and_copy(table: Any, source: Any) -> None:
+        source.mul_(3)
+        ops.group_memcpy(table, 64)
+
+    compile_and_run(write_and_copy, table, source)
+    assert source.eq(3).all() and destination.eq(1).all()
+
+
 def test_dynamic_sizes_compile_once() -> None:
     def read(key_cache: Any, value_cache: Any, tables: Any, lens: Any, count: Any) -> Any:
         return ops.gather_pa_kv_cache_functional(key_cache, value_cache, tables, lens, count.shape[0])
@@ -257,6 +272,13 @@ def test_grad_is_refused_while_compiling() -> None:
     compiled = torch.compile(whole, fullgraph=True, backend="eager")
     with pytest.raises(Exception, match="key requires grad"):
         compiled(key.requires_grad_(), value, SLOTS, torch.zeros(2, *NORM))
+
+
+def test_example() -> None:
+    path = Path(__file__).parents[2] / "examples" / "python" / "torch_compile.py"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    runpy.run_path(str(path), run_name="__main__")
 
 
 PEAK = """
@@ -285,7 +307,7 @@ print(seen[1] - seen[0], seen[2] - seen[1])
 @counted
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status")
 def test_peak_memory() -> None:
-    script = PEAK.format(tests=os.path.dirname(__file__))
+    script = PEAK.format(tests=str(Path(__file__).parent))
     done = subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE, text=True)
     in_place, cloned = map(int, done.stdout.split())
     assert in_place < 64 and cloned > 200, (in_place, cloned)
