@@ -3,8 +3,8 @@
 #
 # run.sh COMPILER LIBRARY CLI: every ```cpp block of README.md and docs/ that is a complete program compiles
 # against the public headers and runs; a block behind "<!-- from FILE: NAME -->" is what FILE has between its
-# two lines "// [NAME]", but for the indentation; every "kvferry run", "explain", "list" and "bench" that docs/
-# shows works.
+# two lines "// [NAME]" or "# [NAME]", but for the indentation; every "kvferry run", "explain", "list" and
+# "bench" that docs/ shows works.
 set -euo pipefail
 cxx=$1
 library=$2
@@ -24,13 +24,13 @@ extract() {
 # quoted PAGE FILE NAME: the block behind its "<!-- from". region FILE NAME: what it must be.
 quoted() {
   awk -v mark="<!-- from $2: $3 -->" '$0 == mark { found = 1; next }
-    found && /^```(c|cpp)$/ { inside = 1; next }
+    found && /^```(c|cpp|python)$/ { inside = 1; next }
     inside && /^```/ { exit }
     inside' "$1"
 }
 region() {
-  awk -v mark="// [$2]" '{ line = $0; sub(/^ */, "", line) }
-    line == mark { if (inside) exit; inside = 1; indent = length($0) - length(line); next }
+  awk -v mark="[$2]" '{ line = $0; sub(/^ *(\/\/|#) /, "", line) }
+    line == mark { if (inside) exit; inside = 1; indent = match($0, /[^ ]/) - 1; next }
     inside { print substr($0, indent + 1) }' "$root/$1"
 }
 
