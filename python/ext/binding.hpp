@@ -137,7 +137,9 @@ template <class Table, std::size_t... I>
 OperatorPlan<Table> make_plan(Intake& intake, const PythonOf<Table, I>&... values) {
   OperatorPlan<Table> made;
   read_fields<Table, I...>(intake, made.planned, values...);
-  made.plan = value_or_raise(plan(made.planned.args, intake.context().context));
+  Result<Plan> result = plan(made.planned.args, intake.context().context);
+  intake.raise_unless_ok(result.status());
+  made.plan = std::move(result).value();
   return made;
 }
 

@@ -312,8 +312,18 @@ TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access ac
 
 TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
   const TensorView seen = view(name, object, access);
-  if (device_ == Device()) device_ = seen.device;
+  if (device_ == Device() && seen.device != Device()) {
+    device_ = seen.device;
+    device_tensor_ = name;
+  }
   return seen;
+}
+
+void Intake::raise_unless_ok(const Status& status) const {
+  if (status.code() == StatusCode::kUnavailable && context_ == nullptr && device_ != Device())
+    refuse(PyExc_RuntimeError, {to_string(op_), device_tensor_}, "lives on device cuda:{}: {}", device_.index,
+           status.message());
+  kvferry::python::raise_unless_ok(status);
 }
 
 TensorView Intake::view(TensorName name, nb::handle object, Access access) {

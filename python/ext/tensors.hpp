@@ -38,6 +38,9 @@ class Intake {
   Operator op() const { return op_; }
   // The caller's, or the default one for the tensors' device.
   const PyContext& context() const { return context_or_default(context_, device_); }
+  // Raises what plan() said, with the tensor that asked for a device, if the caller's context did not.
+  void raise_unless_ok(const Status& status) const;
+
   // What the work needs and the caller may drop.
   void hold(nb::handle object) {
     if (context_ != nullptr && context_->stream != nullptr) owners_.push_back(nb::borrow(object));
@@ -50,7 +53,9 @@ class Intake {
 
   Operator op_;
   const PyContext* context_;
-  Device device_;  // of the first tensor that is not on the CPU: the library wants all on one
+  // Of the first tensor that is not on the CPU: the library wants all on one.
+  Device device_;
+  TensorName device_tensor_{};
   std::vector<nb::object> owners_;
 };
 
