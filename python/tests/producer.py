@@ -131,6 +131,10 @@ class Producer:
         self.deleted += 1
 
 
+_foreign_names: list[bytes] = []  # a capsule points to its name
+
+
 def capsule(name: bytes, address: int = 1) -> Any:
     """A capsule that is none of DLPack's."""
+    _foreign_names.append(name)
     return _new(address, name, _Destructor())
