@@ -2,6 +2,7 @@
 //
 // Asynchronous copies to shared memory, and the mbarriers that announce them.
 #include <cstddef>
+#include <utility>
 
 #include "tests/cuda_emulation/machine.hpp"
 
@@ -32,12 +33,17 @@ void Machine::complete(const AsyncCopy& copy) {
   }
 }
 
+void Machine::show(const AsyncCopy& copy) {
+  for (std::uint32_t i = 0; i < copy.vectors; ++i) copy.cells[i].in_flight = false;
+}
+
 void Machine::wait_for_copies(std::uint32_t pending) {
   const std::uint32_t t = running();
   for (std::size_t i = 0; i < copies_.size();) {
     const AsyncCopy copy = copies_[i];
     if (copy.mbarrier == nullptr && copy.thread == t && copy.group + pending < threads_[t].group) {
       complete(copy);
+      show(copy);
       copies_.erase(copies_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
@@ -59,6 +65,7 @@ bool Machine::complete_a_bulk_copy() {
   complete(copy);
   Mbarrier& b = *copy.mbarrier;
   checker_->publish_own(b.clocks);
+  b.landed.push_back(copy);  // complete, and on its way until somebody waits for it
   b.bytes -= static_cast<std::int64_t>(copy.vectors * kVector);
   finish_phase(b);
   return true;
@@ -101,6 +108,7 @@ void Machine::wait(Mbarrier& b, std::uint32_t parity, Location at) {
     me.parity = parity;
     suspend(State::kMbarrier, at);
   }
+  for (const AsyncCopy& copy : std::exchange(b.landed, {})) show(copy);
   check.join(b.clocks);
 }
 

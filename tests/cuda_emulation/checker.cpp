@@ -151,11 +151,10 @@ void Checker::check_writer(const Cell& cell, std::uint8_t bytes, Access access, 
                            const char* verb) {
   if (conflicts(cell.writer, bytes, access))
     race(std::string(verb) + " what was written by", at, cell.writer);
-  // Bytes of the word that other threads of that block wrote.
-  if (!of_block(cell.writer) && (cell.block_bytes & bytes) != 0 && access != Access::kAtomic &&
-      !ordered(cell.writer)) {
-    race(std::string(verb) + " what was written by the block of", at, cell.writer);
-  }
+  // Bytes of other threads and blocks than the last writer; what is known of other blocks could order them.
+  const unsigned others = of_block(cell.writer) ? cell.earlier_bytes : cell.earlier_bytes | cell.block_bytes;
+  if ((others & bytes) != 0 && access != Access::kAtomic && known_[me_].empty())
+    race(std::string(verb) + " what was written in another block, and after it by", at, cell.writer);
 }
 
 void Checker::check_readers(const Cell& cell, std::uint8_t bytes, Access access, Location at,
@@ -183,7 +182,11 @@ void Checker::add_reader(Cell& cell, const Stamp& s) {
 }
 
 void Checker::set_writer(Cell& cell, const Stamp& s) {
-  cell.block_bytes = static_cast<std::uint8_t>(s.bytes | (of_block(cell.writer) ? cell.block_bytes : 0));
+  if (!of_block(cell.writer)) {
+    cell.earlier_bytes = static_cast<std::uint8_t>(cell.earlier_bytes | cell.block_bytes);
+    cell.block_bytes = 0;
+  }
+  cell.block_bytes = static_cast<std::uint8_t>(cell.block_bytes | s.bytes);
   cell.writer = s;
 }
 
@@ -223,7 +226,6 @@ void Checker::start_copy(Cell& cell, Location at) {
 }
 
 void Checker::end_copy(Cell& cell, Location at) {
-  cell.in_flight = false;
   cell.writer = stamp(at, Access::kPlain, kWhole);
 }
 

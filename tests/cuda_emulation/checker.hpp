@@ -34,9 +34,10 @@ struct Stamp {
 // Four bytes of global memory, or one element of a shared array.
 struct Cell {
   Stamp writer;
-  std::array<Stamp, 2> readers;  // two are enough to have one of another thread
-  std::uint8_t block_bytes = 0;  // written by any thread of the last writer's block
-  bool in_flight = false;        // an asynchronous copy is on its way here
+  std::array<Stamp, 2> readers;    // two are enough to have one of another thread
+  std::uint8_t block_bytes = 0;    // written by any thread of the last writer's block
+  std::uint8_t earlier_bytes = 0;  // written by blocks before that one
+  bool in_flight = false;          // an asynchronous copy is on its way here
 };
 
 // Throws away what runs, with a finding (see Machine).
@@ -75,7 +76,7 @@ class Checker {
   void write(Cell& cell, Location at);
   void update(Cell& cell, Location at);  // atomically
   void start_copy(Cell& cell, Location at);
-  void end_copy(Cell& cell, Location at);
+  void end_copy(Cell& cell, Location at);  // the bytes are there, `in_flight` stays until they are waited for
 
   // Global memory.
   void read(const void* p, std::size_t bytes, std::size_t align, Access access, Location at);

@@ -28,15 +28,9 @@ struct Job {
   std::uint32_t threads;
 };
 
-struct Mbarrier {
-  std::uint32_t arrivals = 0, pending = 0, parity = 0;
-  std::int64_t bytes = 0;  // announced and not yet arrived
-  Cell cell;               // its initialisation, as that of a shared word
-  Checker::Clocks clocks;
-};
-
 enum class WarpOperation : std::uint8_t { kSync, kShuffle, kBallot, kMatch };
 
+struct Mbarrier;
 struct AsyncCopy {
   internal::cuda::Vec16* to;
   Cell* cells;
@@ -45,6 +39,14 @@ struct AsyncCopy {
   Location at;
   Mbarrier* mbarrier = nullptr;  // null: counted in groups
   std::uint32_t thread = 0, group = 0;
+};
+
+struct Mbarrier {
+  std::uint32_t arrivals = 0, pending = 0, parity = 0;
+  std::int64_t bytes = 0;  // announced and not yet arrived
+  Cell cell;               // its initialisation, as that of a shared word
+  Checker::Clocks clocks;
+  std::vector<AsyncCopy> landed;
 };
 
 class Machine final : public Failure {
@@ -110,6 +112,7 @@ class Machine final : public Failure {
   bool try_warp(std::uint32_t thread);
   std::uint64_t warp_value(std::uint32_t thread);
   void complete(const AsyncCopy& copy);
+  static void show(const AsyncCopy& copy);
   bool complete_a_bulk_copy();
   void finish_phase(Mbarrier& b);
 
