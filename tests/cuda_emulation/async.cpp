@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/cuda_emulation/machine.hpp"
+#include "tests/cuda_emulation/sanitizers.hpp"
 
 namespace kvferry::emulation {
 namespace {
@@ -14,6 +15,7 @@ constexpr std::size_t kVector = sizeof(internal::cuda::Vec16);
 }  // namespace
 
 void Machine::start_copy(AsyncCopy copy) {
+  const Unwatched unwatched;
   Checker& check = before_access(copy.at);
   copy.thread = running();
   copy.group = threads_[copy.thread].group;
@@ -38,6 +40,7 @@ void Machine::show(const AsyncCopy& copy) {
 }
 
 void Machine::wait_for_copies(std::uint32_t pending) {
+  const Unwatched unwatched;
   const std::uint32_t t = running();
   for (std::size_t i = 0; i < copies_.size();) {
     const AsyncCopy copy = copies_[i];
@@ -90,6 +93,7 @@ void Machine::init_mbarrier(Mbarrier& b, std::uint32_t arrivals, Location at) {
 }
 
 void Machine::arrive(Mbarrier& b, std::uint32_t bytes, Location at) {
+  const Unwatched unwatched;
   Checker& check = before_access(at);
   check.read(b.cell, at);  // its initialisation must be visible to whoever uses it
   if (b.pending == 0) fail(FindingKind::kMbarrier, at, "arrives at an mbarrier that has all its arrivals");
@@ -100,6 +104,7 @@ void Machine::arrive(Mbarrier& b, std::uint32_t bytes, Location at) {
 }
 
 void Machine::wait(Mbarrier& b, std::uint32_t parity, Location at) {
+  const Unwatched unwatched;
   Checker& check = before_access(at);
   check.read(b.cell, at);
   if (b.parity == parity) {

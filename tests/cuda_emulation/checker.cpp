@@ -8,6 +8,7 @@
 #include <new>
 
 #include "harness/random.hpp"
+#include "tests/cuda_emulation/sanitizers.hpp"
 
 namespace kvferry::emulation {
 namespace {
@@ -100,12 +101,14 @@ void Checker::join(const Clocks& from) {
 }
 
 void Checker::release(const void* word) {
+  const Unwatched unwatched;
   Release& r = releases_[word];
   r = {{block_phase_, phase_, {}}, known_[me_]};
   publish(r.own.clocks);
 }
 
 void Checker::acquire(const void* word) {
+  const Unwatched unwatched;
   const auto found = releases_.find(word);
   if (found == releases_.end()) return;
   const Release& r = found->second;

@@ -16,7 +16,7 @@ void kvferry_switch_fibre(void** from, void* to) {
 }
 
 void* kvferry_make_fibre(void* top, void (*entry)()) {
-  constexpr std::size_t kRoom = 64 * 1024;
+  constexpr std::size_t kRoom = 96 * 1024;
   auto* const end = static_cast<std::byte*>(top) - (sizeof(ucontext_t) + 63) / 64 * 64;
   auto* const start = new (end) ucontext_t;
   if (getcontext(start) != 0) std::abort();

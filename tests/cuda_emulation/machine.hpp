@@ -105,7 +105,9 @@ class Machine final : public Failure {
   void run_threads();
   void release_barrier();
   [[noreturn]] void deadlock();
+  std::uint32_t& ready(std::uint32_t i) { return ready_[(first_ready_ + i) % ready_.size()]; }
   void make_ready(std::uint32_t thread);
+  void make_all_ready();
   void suspend(State state, Location at);
   void give_way();
   void check_mask(std::uint32_t thread);
@@ -126,9 +128,9 @@ class Machine final : public Failure {
   std::uint32_t block_ = 0, blocks_ = 0;
   std::shared_ptr<void> shared_;
   std::uint32_t live_ = 0, at_barrier_ = 0;
-  std::uint32_t subject_ = 0;  // who a finding of the scheduler is about
-  std::vector<std::uint32_t> ready_;
-  std::size_t next_ready_ = 0;
+  std::uint32_t subject_ = 0;         // who a finding of the scheduler is about
+  std::vector<std::uint32_t> ready_;  // a ring: each thread is in it at most once
+  std::uint32_t first_ready_ = 0, ready_count_ = 0;
   std::vector<AsyncCopy> copies_;
   std::uint64_t random_ = 0, accesses_ = 0;
   // What threads synchronise through, for ThreadSanitizer: objects of each block, so that blocks stay without

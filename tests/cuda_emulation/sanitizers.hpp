@@ -17,6 +17,10 @@ extern "C" {
 [[gnu::weak]] void __tsan_set_fiber_name(void* fiber, const char* name);
 [[gnu::weak]] void __tsan_acquire(void* address);
 [[gnu::weak]] void __tsan_release(void* address);
+[[gnu::weak]] void AnnotateIgnoreReadsBegin(const char* file, int line);
+[[gnu::weak]] void AnnotateIgnoreReadsEnd(const char* file, int line);
+[[gnu::weak]] void AnnotateIgnoreWritesBegin(const char* file, int line);
+[[gnu::weak]] void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
@@ -31,5 +35,23 @@ inline void tsan_acquire(void* address) {
 inline void tsan_release(void* address) {
   if (thread_sanitizer()) __tsan_release(address);
 }
+
+// The book-keeping of the emulation, which fibres share: not compiled for ThreadSanitizer, but what it calls
+// is watched all the same (allocation, memmove).
+class Unwatched {
+ public:
+  Unwatched() {
+    if (!thread_sanitizer()) return;
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Unwatched() {
+    if (!thread_sanitizer()) return;
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
 
 }  // namespace kvferry::emulation

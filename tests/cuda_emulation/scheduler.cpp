@@ -55,10 +55,10 @@ Report Machine::launch(const Job& job, std::uint32_t blocks, const LaunchOptions
     run_block();
     if (cancelled_) break;
   }
+  tsan_acquire(&tsan_end_);
   shared_.reset();
   checker_.reset();
   tsan_keys_.clear();
-  tsan_acquire(&tsan_end_);
   return std::move(report_);
 }
 
@@ -73,15 +73,12 @@ void Machine::run_block() {
   tsan_release(&tsan_start_);
   checker_->start_block();
   copies_.clear();
-  ready_.clear();
-  next_ready_ = 0;
+  ready_.resize(job_.threads);
+  ready_count_ = 0;
   at_barrier_ = 0;
   live_ = job_.threads;
-  for (std::uint32_t t = 0; t < live_; ++t) {
-    threads_[t].group = 0;
-    make_ready(t);
-  }
-  if (options_.order == Order::kReverse) std::reverse(ready_.begin(), ready_.end());
+  for (Thread& thread : threads_) thread.group = 0;
+  make_all_ready();
   try {
     run_threads();
   } catch (const Cancelled&) {
@@ -96,9 +93,7 @@ void Machine::run_block() {
 void Machine::run_threads() {
   while (live_ > 0 && !cancelled_) {
     if (!copies_.empty() && random() % 8 == 0) complete_a_bulk_copy();
-    if (next_ready_ == ready_.size()) {
-      ready_.clear();
-      next_ready_ = 0;
+    if (ready_count_ == 0) {
       if (at_barrier_ == live_) {
         release_barrier();
       } else if (!complete_a_bulk_copy()) {
@@ -107,10 +102,11 @@ void Machine::run_threads() {
       continue;
     }
     if (options_.order == Order::kRandom) {
-      const std::size_t i = next_ready_ + random() % (ready_.size() - next_ready_);
-      std::swap(ready_[i], ready_[next_ready_]);
+      std::swap(ready(0), ready(static_cast<std::uint32_t>(random() % ready_count_)));
     }
-    const std::uint32_t t = ready_[next_ready_++];
+    const std::uint32_t t = ready(0);
+    first_ready_ = (first_ready_ + 1) % job_.threads;
+    --ready_count_;
     ++report_.switches;
     checker_->act_as(t);
     fibres_.resume(t);
@@ -137,7 +133,12 @@ void Machine::turn(void* machine, std::uint32_t thread) {
 
 void Machine::make_ready(std::uint32_t thread) {
   threads_[thread].state = State::kReady;
-  ready_.push_back(thread);
+  ready(ready_count_++) = thread;
+}
+
+void Machine::make_all_ready() {
+  for (std::uint32_t i = 0; i < job_.threads; ++i)
+    make_ready(options_.order == Order::kReverse ? job_.threads - 1 - i : i);
 }
 
 void Machine::suspend(State state, Location at) {
@@ -149,8 +150,7 @@ void Machine::suspend(State state, Location at) {
 }
 
 void Machine::give_way() {
-  const std::uint32_t t = running();
-  ready_.push_back(t);
+  make_ready(running());
   suspend(State::kReady, {});
 }
 
@@ -192,8 +192,7 @@ void Machine::release_barrier() {
   checker_->barrier();
   barrier_turn_ ^= 1;
   at_barrier_ = 0;
-  for (std::uint32_t t = 0; t < job_.threads; ++t) make_ready(t);
-  if (options_.order == Order::kReverse) std::reverse(ready_.begin(), ready_.end());
+  make_all_ready();
 }
 
 void Machine::deadlock() {

@@ -18,6 +18,7 @@ void for_each_lane(std::uint32_t mask, F f) {
 
 std::uint64_t Machine::warp(WarpOperation operation, std::uint32_t mask, std::uint64_t value,
                             std::uint32_t source, Location at) {
+  const Unwatched unwatched;
   const std::uint32_t t = running();
   if ((mask >> t % 32 & 1) == 0) fail(FindingKind::kWarpMask, at, "is not in the mask of its own operation");
   Thread& me = threads_[t];
