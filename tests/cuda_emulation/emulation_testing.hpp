@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "tests/cuda_emulation/context.hpp"
+#include "tests/cuda_emulation/sanitizers.hpp"
 
 namespace kvferry::emulation {
 
-inline std::vector<LaunchOptions> all_orders(std::uint64_t random_seeds = 8) {
+inline std::vector<LaunchOptions> all_orders() {
+  const std::uint64_t random_seeds =
+      thread_sanitizer() ? 1 : 8;  // threads of its own for each block take long
   std::vector<LaunchOptions> all = {{.order = Order::kForward}, {.order = Order::kReverse}};
   for (std::uint64_t seed = 1; seed <= random_seeds; ++seed) {
     all.push_back({.order = Order::kRandom, .seed = seed});

@@ -21,13 +21,17 @@ constexpr unsigned kNoOrder = 1;  // ThreadSanitizer: a switch orders nothing
 
 thread_local Fibres* starting = nullptr;
 
+std::byte* map_stacks(std::byte* at, std::uint32_t count, int flags) {
+  void* const memory = mmap(at, count * kStack, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<std::byte*>(memory);
+}
+
 }  // namespace
 
 Fibres::Fibres(Function turn, void* closure) : turn_(turn), closure_(closure), fibres_(kMost) {
-  void* const memory = mmap(nullptr, kMost * kStack, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  stacks_ = static_cast<std::byte*>(memory);
+  stacks_ = map_stacks(nullptr, kMost, 0);
 }
 
 Fibres::~Fibres() {
@@ -89,7 +93,9 @@ void Fibres::wait() {
 
 void Fibres::rename(std::uint32_t count, const char* name) {
   if (!thread_sanitizer()) return;
+  map_stacks(stacks_, count, MAP_FIXED);  // new stacks too: what the old identities left there is not shared
   for (std::uint32_t i = 0; i < count; ++i) {
+    fibres_[i].stack_pointer = nullptr;
     void*& identity = fibres_[i].identity;
     if (identity != nullptr) __tsan_destroy_fiber(identity);
     identity = __tsan_create_fiber(0);

@@ -163,7 +163,7 @@ struct PagedGather {
                                              std::uint32_t bytes, std::uint32_t rank, std::uint32_t ranks) {
     V* const to = reinterpret_cast<V*>(dst);
     const V* const from = reinterpret_cast<const V*>(src);
-    const std::uint32_t count = bytes / sizeof(V);
+    const std::uint32_t count = bytes / static_cast<std::uint32_t>(sizeof(V));
     for (std::uint32_t i = rank; i < count; i += kInFlight * ranks) {
       V values[kInFlight] = {};
       for (std::uint32_t u = 0; u < kInFlight; ++u) {
