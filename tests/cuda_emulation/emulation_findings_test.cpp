@@ -352,7 +352,7 @@ TEST(EmulationFinds, BarrierOfHalfABlock) {
 struct TwoBarriers : Tiny {
   template <class X>
   KVFERRY_KERNEL_FN static void run(X& x, Shared<X>&, const Params& p) {
-    if (x.thread() < 32) {
+    if (x.thread() < 32) {  // NOLINT(bugprone-branch-clone)
       x.sync();
     } else {
       x.sync();

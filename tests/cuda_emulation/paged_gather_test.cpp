@@ -57,6 +57,8 @@ struct Problem {
   DType table = DType::kInt32;
   std::vector<std::int64_t> lengths{100};
   std::vector<std::int64_t> offsets;  // empty, or one a batch
+  bool cumsum = false;                // sums instead of lengths
+  std::int64_t first_sum = 0;         // negative: tokens are skipped, and a batch starts inside a page
   std::int64_t rows = 100, width = 8;
   std::uint32_t task_shift = 30;
   std::uint32_t grid = 4;
@@ -74,14 +76,18 @@ class Gather {
         key_(p.dtype, rows_shape(p.key_d), p.key, p.rows_skew),
         value_(p.dtype, rows_shape(p.value_d), p.value, p.rows_skew),
         table_(p.table, {batches(), p.width}, "", p.table_skew),
-        lengths_(DType::kInt64, {batches()}, "", 0),
+        lengths_(DType::kInt64, {batches() + (p.cumsum ? 1 : 0)}, "", 0),
         offsets_(DType::kInt64, {batches()}, "", 0) {
     std::uint64_t seed = p.seed;
     for (const Tensor* t : {&key_cache_, &value_cache_, &key_, &value_})
       harness::fill_random(t->memory().data(), t->bytes(), ++seed);
     Random random(p.seed);
+    std::int64_t sum = p.first_sum;
+    if (p.cumsum) harness::store_index(lengths_.array(), {0}, sum);
     for (std::int64_t i = 0; i < batches(); ++i) {
-      harness::store_index(lengths_.array(), {i}, p.lengths[harness::to_size(i)]);
+      const std::int64_t length = p.lengths[harness::to_size(i)];
+      sum += length;
+      harness::store_index(lengths_.array(), {p.cumsum ? i + 1 : i}, p.cumsum ? sum : length);
       harness::store_index(offsets_.array(), {i}, p.offsets.empty() ? 0 : p.offsets[harness::to_size(i)]);
       for (std::int64_t c = 0; c < p.width; ++c) {
         const bool bad = p.bad_ids != 0 && random.one_in(p.bad_ids);
@@ -106,6 +112,7 @@ class Gather {
     oracle.key = key_.array(key.data());
     oracle.value = value_.array(value.data());
     oracle.nz = p_.nz;
+    oracle.cumsum = p_.cumsum;
     oracle.run();
 
     const Report report = run();
@@ -124,8 +131,8 @@ class Gather {
     const PagedLayout layout = p_.nz ? PagedLayout::kNz4 : PagedLayout::kNbshd;
     const TensorView key = key_.view(), value = value_.view();
     PagedReads reads = make_reads(table_.view(), lengths_.view(),
-                                  p_.offsets.empty() ? std::nullopt : std::optional(offsets_.view()), false,
-                                  p_.rows, p_.block_size, IndexPolicy::kDefault);
+                                  p_.offsets.empty() ? std::nullopt : std::optional(offsets_.view()),
+                                  p_.cumsum, p_.rows, p_.block_size, IndexPolicy::kDefault);
     reads.add_cache("key_cache", kBadKey, p_.blocks);
     std::vector<GatherSequence> sequences(harness::to_size(batches()));
     std::int64_t tokens = 0;
@@ -221,6 +228,8 @@ Problem random_problem(std::uint64_t seed) {
     for (std::size_t i = 0; i < p.lengths.size(); ++i)
       p.offsets.push_back(random.between(0, 2 * p.block_size));
   }
+  p.cumsum = random.one_in(2);
+  if (p.cumsum && random.one_in(2)) p.first_sum = random.between(-2 * p.block_size, 0);
   p.rows = std::max<std::int64_t>(tokens + random.between(-3, 3), 1);
   p.task_shift = static_cast<std::uint32_t>(random.between(0, 5));
   p.grid = static_cast<std::uint32_t>(random.between(1, 5));

@@ -59,8 +59,10 @@ class TypedPtr {
   }
   // Of non-const for const.
   template <class U>
-  requires(!std::is_same_v<U, T> && std::is_convertible_v<U*, T*>) TypedPtr(TypedPtr<U, Space> other)
-      : address_(other.address_) {}  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<U, T> && std::is_convertible_v<U*, T*>)
+      // NOLINTNEXTLINE(google-explicit-constructor)
+      TypedPtr(TypedPtr<U, Space> other)
+      : address_(other.address_) {}
 
   KVFERRY_KERNEL_FN T* get() const { return address_; }
 
