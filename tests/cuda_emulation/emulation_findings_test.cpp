@@ -169,6 +169,19 @@ TEST(EmulationFinds, AtomicsReadBeforeTheBarrier) {
   expect_found<EarlyAtomic>(FindingKind::kRace, "");
 }
 
+struct AtomicAndPlain : Tiny {
+  template <class X>
+  KVFERRY_KERNEL_FN static void run(X& x, Shared<X>& sh, const Params& p) {
+    if (x.thread() == 0) sh.words.set(0, 0);
+    x.sync();
+    if (x.thread() == 0) x.atomic_add(sh.words, 0, 1U);
+    if (x.thread() == 40) put(x, p, sh.words[0]);
+  }
+};
+TEST(EmulationFinds, PlainReadOfAnAtomicWord) {
+  expect_found<AtomicAndPlain>(FindingKind::kRace, "with nothing that orders them");
+}
+
 // A flag without release and acquire orders nothing.
 struct RelaxedFlag : Tiny {
   template <class X>
