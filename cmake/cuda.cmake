@@ -22,3 +22,16 @@ if(NOT KVFERRY_CUDA STREQUAL OFF)
     message(STATUS "No nvcc: the CUDA kernels are not compiled")
   endif()
 endif()
+
+# add_kernels(<target> <source>...): an object library of kernels. What ptxas says of registers goes beside each
+# object, for a test to read.
+function(add_kernels target)
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  # -std as an option and no CUDA_STANDARD: CMake 3.25 does not know C++20 for CUDA.
+  target_compile_options(${target} PRIVATE -std=c++20 -Xptxas=-v,-warn-spills -Werror=all-warnings
+                                           -Xcompiler=-Wall,-Wextra)
+  set_target_properties(
+    ${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_COMPILER_LAUNCHER
+                                                      "${PROJECT_SOURCE_DIR}/cmake/cuda_report.sh;${CCACHE_PROGRAM}")
+endfunction()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# report.sh COMPILER ARGUMENTS... -o OBJECT ...: keeps what the compiler says in OBJECT.report, and shows it only
+# cuda_report.sh COMPILER ARGUMENTS... -o OBJECT ...: keeps what the compiler says in OBJECT.report, and shows it only
 # when it fails.
 set -u
 object=
