@@ -13,22 +13,22 @@ if [ "$1" = fmt ]; then
     echo "fmt: needs clang-format-14: other versions format differently" >&2
     exit 1
   fi
-  sources '*.cpp' '*.hpp' '*.h' '*.c' | xargs clang-format-14 -i
+  sources '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format-14 -i
   exit
 fi
 
 failed=0
 if command -v clang-format-14 >/dev/null; then
   echo "lint: formatting"
-  sources '*.cpp' '*.hpp' '*.h' '*.c' | xargs clang-format-14 --dry-run -Werror || failed=1
+  sources '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror || failed=1
 else
   echo "skipped: format check (needs clang-format-14: other versions format differently)"
 fi
 
 tidy=$(command -v clang-tidy-14 || command -v clang-tidy) || { echo "lint: no clang-tidy" >&2; exit 1; }
 echo "lint: $(basename "$tidy")"
-# Only what is compiled: a consumer project under tests/install has its own build.
-compiled=$(sed -n 's/^ *"file": "\(.*\)",*$/\1/p' build/dev/compile_commands.json | sort -u)
+# Only what is compiled, and not by nvcc: a consumer project under tests/install has its own build.
+compiled=$(sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/dev/compile_commands.json | sort -u)
 xargs -P "$(nproc)" -n 1 "$tidy" -p build/dev --quiet <<<"$compiled" 2>&1 |
   grep -vE '^[0-9]+ warnings? generated\.$'
 [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1

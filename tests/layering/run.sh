@@ -46,7 +46,7 @@ check() (
       found=1
     fi
   done < <(grep -rsnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]' --include='*.cpp' --include='*.hpp' \
-             --include='*.h' --include='*.c' --include='*.cu' {include,src,harness,compat,tools,tests,examples,bench}/)
+             --include='*.h' --include='*.c' --include='*.cu' --include='*.cuh' {include,src,harness,compat,tools,tests,examples,bench}/)
   [ $found -eq 0 ]
 )
 
