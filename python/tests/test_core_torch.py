@@ -94,7 +94,10 @@ def test_mixed_with_numpy() -> None:
         (lambda: torch.zeros(5, 3, 8, dtype=torch.float64), "dtype is float64, expected one of float16"),
         (lambda: torch.zeros(5, 3, 8, dtype=torch.bool), "dtype is bool"),
         (lambda: torch.zeros(5, 3, 8, dtype=torch.complex64), "dtype is complex64"),
-        (lambda: torch.zeros(5, 3, 8, dtype=torch.complex64).conj().imag, "negative bit set; pass key.resolve_neg()"),
+        (
+            lambda: torch.zeros(5, 3, 8, dtype=torch.complex64).conj().imag,
+            "negative bit set; pass key.resolve_neg()",
+        ),
         (lambda: torch.zeros(5, 3, 8).to_sparse(), "gives no memory"),
         (lambda: torch.zeros(5, 3, 8, device="meta"), "Cannot pack tensors on meta"),
         (lambda: torch.zeros(5, 3, 8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "4 bits, 2 lanes"),

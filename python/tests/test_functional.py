@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from test_blocks import copies, swaps, transfers
-from test_frameworks import bits, map_arrays, options, to_jax, to_torch
-from test_gather import dequants, gathers, needs_bfloat16
-from test_scatter import scatters
-from test_selection import selections
 
 import calls
 import kvferry
 from strategies import Draw, drawn
 from support import Case, each_buffer, map_buffers
+from test_blocks import copies, swaps, transfers
+from test_frameworks import bits, map_arrays, options, to_jax, to_torch
+from test_gather import dequants, gathers, needs_bfloat16
+from test_scatter import scatters
+from test_selection import selections
 
 # Arguments that are results here: what the form returns, in its order.
 RESULTS = {
