@@ -16,13 +16,14 @@ endef
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: ## install the missing Debian packages (12 or 13; as root or through sudo)
-	@tools/setup.sh
+setup: ## install the missing Debian packages (12 or 13; as root or through sudo) and fill .venv for the Python package
+	@tools/setup.sh python
 
 build: setup ## build everything, warnings as errors
 	@$(call build,dev)
 
-demo: setup ## replay a built-in traffic and write kvferry-report.html and .json
+demo: ## replay a built-in traffic and write kvferry-report.html and .json
+	@tools/setup.sh
 	@$(call build,release) --target kvferry_cli
 	build/release/kvferry replay
 

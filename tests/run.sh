@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # run.sh BUILD_FOLDER [ctest arguments]: runs the tests of a build, names what was skipped and prints as its
-# last line "N passed, N failed", counting every GoogleTest case and every other test once.
+# last line "N passed, N failed", counting every GoogleTest and pytest case and every other test once.
 # With KVFERRY_NO_SKIPS set (CI) a skip that tests/allowed_skips.txt does not allow counts as a failure.
 set -uo pipefail
 
@@ -19,8 +19,8 @@ ctest --test-dir "$build" --output-on-failure --timeout 600 --no-tests=error "${
   --output-junit test-results.junit "$@"
 ctest_rc=$?
 
-# One line per test: "pass NAME", "fail NAME" or "skip NAME: reason". GoogleTest's report of a ctest test, if
-# there is one, takes the place of ctest's own line.
+# One line per test: "pass NAME", "fail NAME" or "skip NAME: reason". The report of GoogleTest or pytest for a ctest
+# test, if there is one, takes the place of ctest's own line.
 attribute='function attribute(name) {
   return match($0, " " name "=\"[^\"]*\"") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 4) : ""
 }'
@@ -29,23 +29,24 @@ ctest_tests() {
     BEGIN { word["run"] = "pass"; word["fail"] = "fail" }
     /<testcase / { s = attribute("status"); print (s in word ? word[s] : "skip") " " attribute("name") }' "$1"
 }
-gtest_cases() {
-  awk "$attribute"'
+reported_cases() {
+  awk -v RS="<" "$attribute"'
     function flush() { if (id != "") print state " " id }
-    /<testcase / {
+    /^testcase / {
       flush()
       id = attribute("classname") "." attribute("name")
-      state = attribute("result") == "completed" ? "pass" : "skip"
+      sub(/^\.?(python\.tests\.)?/, "", id)
+      state = attribute("result") ~ /^(completed)?$/ ? "pass" : "skip"
     }
-    /<failure /  { state = "fail" }
-    /<skipped /  { reason = attribute("message"); sub(/.*&#x0A;/, "", reason); id = id ": " reason }
+    /^(failure|error) / { state = "fail" }
+    /^skipped /  { reason = attribute("message"); sub(/.*&#x0A;/, "", reason); id = id ": " reason }
     END { flush() }' "$1"
 }
 
 cases=$(
   ctest_tests "$build/test-results.junit" | while read -r state name; do
     if [ -s "$results/$name.xml" ]; then
-      lines=$(gtest_cases "$results/$name.xml")
+      lines=$(reported_cases "$results/$name.xml")
       echo "$lines"
       # It died, or a sanitizer spoke, outside any case.
       [ "$state" = fail ] && ! grep -q '^fail ' <<<"$lines" && echo "fail $name (outside its cases)"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# setup.sh [lint | mutants | valgrind | neon | bench]...: installs what is missing of the Debian packages that
-# building and testing KVFerry need, and what linting, those tests or the benchmark need besides. Does nothing, and
-# needs no rights, when all are there.
+# setup.sh [python | lint | mutants | valgrind | neon | bench]...: installs what is missing of the Debian packages
+# that building and testing KVFerry need, and what the Python package, linting, those tests or the benchmark need
+# besides. "python" also makes .venv. Does nothing, and needs no rights, when all are there.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 build_packages=(g++ ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
 # Formatting differs between versions of clang-format: the project uses 14, and Debian 13 does not have it.
@@ -22,10 +23,76 @@ have_cmake() {
   [ -n "$version" ] && [ "$(printf '3.25\n%s\n' "$version" | sort -V | head -n 1)" = 3.25 ]
 }
 
+# So is a Python with its headers and venv.
+usable_python() {
+  "$1" -c 'import ensurepip, os, sys, sysconfig, venv
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+sys.exit(sys.version_info < (3, 10) or not os.path.exists(header))' 2>/dev/null
+}
+
+# first_python: the one of .venv, which is kept, or else the one that .venv is made with
+first_python() {
+  local python
+  for python in .venv/bin/python python3 /usr/bin/python3; do
+    if usable_python "$python"; then
+      echo "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+# Only a CPU build has the label, where there are builds with CUDA: no pip takes gigabytes of those by accident.
+case $(uname -m) in
+  x86_64) torch=torch==2.13.0+cpu ;;
+  *) torch=torch==2.13.0 ;;
+esac
+
+requirements=python/requirements-test.txt
+stamp=.venv/kvferry-setup
+# What .venv was filled from; where pip looks belongs to it, as PyTorch may be there and nowhere else.
+wanted_stamp() {
+  { cat "$requirements" tools/setup.sh; echo "${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${PIP_FIND_LINKS:-}"; } |
+    sha256sum
+}
+venv_is_filled() {
+  [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted_stamp)" ] && .venv/bin/python -c '' 2>/dev/null
+}
+
+# Into .venv, quietly; pip's last words if it fails.
+pip_install() {
+  local log
+  log=$(.venv/bin/python -m pip --disable-pip-version-check install -q "$@" </dev/null 2>&1) && return
+  tail -n 3 <<<"$log" | sed 's/^/setup: pip: /' >&2
+  return 1
+}
+
+fill_venv() {
+  local python
+  python=$(first_python) || { echo "setup: no Python >= 3.10 with venv and headers" >&2; return 1; }
+  if [ "$python" != .venv/bin/python ]; then
+    echo "setup: .venv, with $("$python" --version)"
+    "$python" -m venv --clear .venv
+  fi
+  echo "setup: .venv: $(sed '/^#/d; s/[<>=].*//' "$requirements" | paste -sd ' ')"
+  pip_install -r "$requirements"
+  echo "setup: .venv: torch (for the CPU)"
+  pip_install "$torch" 2>/dev/null ||
+    echo "setup: no $torch where pip looks: the torch tests will be skipped (PIP_EXTRA_INDEX_URL: PyTorch's CPU index)"
+  echo "setup: .venv: jax"
+  pip_install 'jax>=0.4.30,<1' || echo "setup: no jax: the JAX tests will be skipped"
+  wanted_stamp >"$stamp"
+}
+
+want_python=false
 wanted=("${build_packages[@]}")
 have_cmake || wanted+=(cmake)
 for what in "$@"; do
   case $what in
+    python)
+      venv_is_filled || want_python=true
+      ! $want_python || first_python >/dev/null || wanted+=(python3 python3-venv python3-dev)
+      ;;
     lint) wanted+=("${lint_packages[@]}") ;;
     mutants) wanted+=(python3) ;;
     valgrind) wanted+=(valgrind) ;;
@@ -36,6 +103,7 @@ done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system, nothing installed. Needed, by Debian's names: ${wanted[*]}"
+  ! $want_python || fill_venv
   exit 0
 fi
 
@@ -43,27 +111,30 @@ missing=()
 for package in "${wanted[@]}"; do
   installed "$package" || missing+=("$package")
 done
-if [ ${#missing[@]} -eq 0 ]; then
+if [ ${#missing[@]} -eq 0 ] && ! $want_python; then
   echo "setup: everything is installed"
   exit 0
 fi
 
-sudo=()
-if [ "$(id -u)" -ne 0 ]; then
-  if ! command -v sudo >/dev/null; then
-    echo "setup: missing packages: ${missing[*]}" >&2
-    echo "setup: neither root nor sudo. As root:  apt-get update && apt-get install ${missing[*]}" >&2
+if [ ${#missing[@]} -gt 0 ]; then
+  sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "setup: missing packages: ${missing[*]}" >&2
+      echo "setup: neither root nor sudo. As root:  apt-get update && apt-get install ${missing[*]}" >&2
+      exit 1
+    fi
+    sudo=(sudo)
+  fi
+
+  echo "setup: installing ${missing[*]}"
+  run_apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 "$@" </dev/null; }
+  run_apt update
+  run_apt install -y --no-install-recommends "${missing[@]}"
+  if ! have_cmake; then
+    echo "setup: cmake is older than 3.25: $(command -v cmake)" >&2
     exit 1
   fi
-  sudo=(sudo)
 fi
-
-echo "setup: installing ${missing[*]}"
-run_apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 "$@" </dev/null; }
-run_apt update
-run_apt install -y --no-install-recommends "${missing[@]}"
-if ! have_cmake; then
-  echo "setup: cmake is older than 3.25: $(command -v cmake)" >&2
-  exit 1
-fi
+! $want_python || fill_venv
 echo "setup: done"

@@ -52,7 +52,8 @@ auto buffers_of(const typename Table::Args& args, std::vector<void*>& pointers) 
 // Does `step`, run() or one like it, in the call or on the context's stream.
 template <class Table, class Step>
 void launch(Step step, const Plan& plan, const Given<typename Table::Args>& given, Intake& intake,
-            const PyContext& context, std::shared_ptr<SharedWorkspace> shared = nullptr) {
+            std::shared_ptr<SharedWorkspace> shared = nullptr) {
+  const PyContext& context = intake.context();
   std::vector<void*> pointers;
   auto buffers = buffers_of<Table>(given.args, pointers);
   if constexpr (requires { buffers.error_record; }) buffers.error_record = given.record;
@@ -62,7 +63,7 @@ void launch(Step step, const Plan& plan, const Given<typename Table::Args>& give
     if (shared == nullptr) buffers.workspace = thread_workspace(plan.workspace_bytes());
     Status status;
     {
-      const nb::gil_scoped_release released;
+      const ReleasedGil released;
       const auto lock = shared ? std::unique_lock(shared->mutex) : std::unique_lock<std::mutex>();
       status = step(plan, buffers, context.context);
     }
@@ -124,30 +125,36 @@ void read_fields(Intake& intake, Given<typename Table::Args>& to, const PythonOf
   if constexpr (requires { Table::complete(to.args); }) Table::complete(to.args);
 }
 
+template <class Table, std::size_t... I, class Visit>
+void each_tensor(Visit visit) {
+  const auto one = [&](const auto& field) {
+    if constexpr (kIsTensor<std::remove_cvref_t<decltype(field)>>) visit(field);
+  };
+  (one(std::get<I>(Table::kFields)), ...);
+}
+
 template <class Table, std::size_t... I>
-OperatorPlan<Table> make_plan(Intake& intake, const PyContext& context, const PythonOf<Table, I>&... values) {
+OperatorPlan<Table> make_plan(Intake& intake, const PythonOf<Table, I>&... values) {
   OperatorPlan<Table> made;
   read_fields<Table, I...>(intake, made.planned, values...);
-  made.plan = value_or_raise(plan(made.planned.args, context.context));
+  Result<Plan> result = plan(made.planned.args, intake.context().context);
+  intake.raise_unless_ok(result.status());
+  made.plan = std::move(result).value();
   return made;
 }
 
 template <class Table, std::size_t... I, class Step>
-void run_plan(Step step, const OperatorPlan<Table>& plan, bool shares_workspace,
-              const PyContext* given_context, const PythonOf<Table, I>&... values) {
-  const PyContext& context = context_or_default(given_context);
-  Intake intake(Table::kOp, context.stream != nullptr);
+void run_plan(Step step, const OperatorPlan<Table>& plan, bool shares_workspace, const PyContext* context,
+              const PythonOf<Table, I>&... values) {
+  Intake intake(Table::kOp, context);
   Given<typename Table::Args> given;
   given.args = plan.planned.args;
   read_fields<Table, I...>(intake, given, values...);
-  const auto require = [&](const auto& field) {
-    if constexpr (requires { field.require_planned(Table::kOp, given.args, plan.planned.args); })
-      field.require_planned(Table::kOp, given.args, plan.planned.args);
-  };
-  (require(std::get<I>(Table::kFields)), ...);
+  each_tensor<Table, I...>(
+      [&](const auto& field) { field.require_planned(Table::kOp, given.args, plan.planned.args); });
   if (shares_workspace && plan.shared == nullptr)
     plan.shared = std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes());
-  launch<Table>(step, plan.plan, given, intake, context, shares_workspace ? plan.shared : nullptr);
+  launch<Table>(step, plan.plan, given, intake, shares_workspace ? plan.shared : nullptr);
 }
 
 // nb::arg for each field, nb::kw_only where the positional ones end.
@@ -203,11 +210,10 @@ template <class Table, std::size_t... I>
 void define_call(nb::module_& module, std::index_sequence<I...> indices) {
   define<Table>(
       module, Table::kName, false, "None", Table::kDoc,
-      [](PythonOf<Table, I>... values, const PyContext* given_context) {
-        const PyContext& context = context_or_default(given_context);
-        Intake intake(Table::kOp, context.stream != nullptr);
-        const OperatorPlan<Table> made = make_plan<Table, I...>(intake, context, values...);
-        launch<Table>(kRunStep, made.plan, made.planned, intake, context);
+      [](PythonOf<Table, I>... values, const PyContext* context) {
+        Intake intake(Table::kOp, context);
+        const OperatorPlan<Table> made = make_plan<Table, I...>(intake, values...);
+        launch<Table>(kRunStep, made.plan, made.planned, intake);
       },
       indices);
 }
@@ -220,17 +226,9 @@ void define_plan(nb::module_& module, std::index_sequence<I...> indices) {
                   "The tensors tell shapes and dtypes; the plan keeps no reference to them.",
                   Table::kName),
       [](PythonOf<Table, I>... values, const PyContext* context) {
-        Intake intake(Table::kOp, false);
-        OperatorPlan<Table> made = make_plan<Table, I...>(intake, context_or_default(context), values...);
-        std::apply(
-            [&](const auto&... field) {
-              const auto forget = [&](const auto& each) {
-                if constexpr (requires { each.forget_pointers(made.planned); })
-                  each.forget_pointers(made.planned);
-              };
-              (forget(field), ...);
-            },
-            Table::kFields);
+        Intake intake(Table::kOp, context);
+        OperatorPlan<Table> made = make_plan<Table, I...>(intake, values...);
+        each_tensor<Table, I...>([&](const auto& field) { field.forget_pointers(made.planned); });
         return made;
       },
       indices);

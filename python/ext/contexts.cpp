@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -41,8 +43,16 @@ void make_context(PyContext* self, int threads, std::vector<int> cpus, PyStream*
 
 }  // namespace
 
+ReleasedGil::~ReleasedGil() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (...) {
+    while (true) pause();
+  }
+}
+
 PyStream::~PyStream() {
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   stream_.reset();
 }
 
@@ -51,15 +61,22 @@ void PyStream::wait() {
   const std::vector<Kept> done = std::exchange(kept_, {});
   Status status;
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     status = stream_->wait();
   }
   raise_unless_ok(status);
 }
 
-const PyContext& context_or_default(const PyContext* given) {
-  static const auto* process_context = new PyContext;
-  return given == nullptr ? *process_context : *given;
+const PyContext& context_or_default(const PyContext* given, Device device) {
+  static auto& contexts = *new std::vector<std::unique_ptr<PyContext>>;  // guarded by the GIL
+  if (given != nullptr) return *given;
+  for (const auto& made : contexts) {
+    if (made->context.options().device == device) return *made;
+  }
+  ContextOptions options;
+  options.device = device;
+  contexts.push_back(std::make_unique<PyContext>(PyContext{kvferry::Context(std::move(options))}));
+  return *contexts.back();
 }
 
 void define_contexts(nb::module_& module) {

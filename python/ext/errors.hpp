@@ -22,10 +22,4 @@ template <class... Values>
 
 void raise_unless_ok(const Status& status);
 
-template <class T>
-T value_or_raise(Result<T> result) {
-  raise_unless_ok(result.status());
-  return std::move(result).value();
-}
-
 }  // namespace kvferry::python

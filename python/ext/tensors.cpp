@@ -19,10 +19,25 @@ namespace {
 constexpr const char* kDTypeNames =
     "float16, bfloat16, float32, (u)int8, (u)int16, (u)int32, (u)int64, float8_e5m2, float8_e4m3fn";
 
-constexpr DType kDTypes[] = {
-    DType::kFloat16, DType::kBFloat16,   DType::kFloat32,      DType::kInt8,   DType::kUInt8,
-    DType::kInt16,   DType::kUInt16,     DType::kInt32,        DType::kUInt32, DType::kInt64,
-    DType::kUInt64,  DType::kFloat8E5M2, DType::kFloat8E4M3FN,
+struct DTypeRow {
+  std::uint8_t code;
+  std::uint8_t bits;
+  DType dtype;
+};
+constexpr DTypeRow kDTypes[] = {
+    {dlpack::kFloat, 16, DType::kFloat16},
+    {dlpack::kBFloat, 16, DType::kBFloat16},
+    {dlpack::kInt, 32, DType::kInt32},
+    {dlpack::kInt, 64, DType::kInt64},
+    {dlpack::kFloat, 32, DType::kFloat32},
+    {dlpack::kInt, 8, DType::kInt8},
+    {dlpack::kUInt, 8, DType::kUInt8},
+    {dlpack::kInt, 16, DType::kInt16},
+    {dlpack::kUInt, 16, DType::kUInt16},
+    {dlpack::kUInt, 32, DType::kUInt32},
+    {dlpack::kUInt, 64, DType::kUInt64},
+    {dlpack::kFloat8E5M2, 8, DType::kFloat8E5M2},
+    {dlpack::kFloat8E4M3FN, 8, DType::kFloat8E4M3FN},
 };
 
 struct Subject {
@@ -30,18 +45,22 @@ struct Subject {
   TensorName tensor;
 };
 
+std::string name_of(const TensorName& tensor) {
+  return tensor.index < 0 ? tensor.name : fmt::format("{}[{}]", tensor.name, tensor.index);
+}
+
 template <class... Values>
 [[noreturn]] void refuse(PyObject* type, const Subject& subject, fmt::format_string<Values...> text,
                          Values&&... values) {
-  const TensorName& tensor = subject.tensor;
-  const std::string name = tensor.index < 0 ? tensor.name : fmt::format("{}[{}]", tensor.name, tensor.index);
-  raise(type, "{}: {}: {}", subject.op, name, fmt::format(text, std::forward<Values>(values)...));
+  raise(type, "{}: {}: {}", subject.op, name_of(subject.tensor),
+        fmt::format(text, std::forward<Values>(values)...));
 }
 
 // The pending Python error, with the tensor's name in front. Only its first line: frameworks append C++
 // stack traces.
 [[noreturn]] void refuse_by_producer(const Subject& subject, nb::python_error& error) {
-  if (!error.matches(PyExc_Exception)) throw nb::python_error(error);  // KeyboardInterrupt
+  // No fault of the tensor: KeyboardInterrupt, say.
+  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw nb::python_error(error);
   std::string text = nb::str(error.value()).c_str();
   text = text.substr(0, text.find('\n'));
   try {
@@ -92,7 +111,7 @@ const dlpack::ExchangeApi* exchange_api(nb::handle type) {
   auto* api =
       static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (api != nullptr && api->version.major != dlpack::kMajor) api = api->older;
-  return api;
+  return api != nullptr && api->borrow != nullptr ? api : nullptr;
 }
 
 bool is_from(nb::handle type, std::string_view package) {
@@ -121,22 +140,22 @@ Kind kind_of(nb::handle object) {
       kind.source = Kind::kNumpy;
       return kind;
     }
-    kind.api = exchange_api(type);
+    kind.torch = is_from(type, "torch");
+    kind.jax = is_from(type, "jaxlib") || is_from(type, "jax");
+    // A borrowed tensor does not tell that it is immutable, nor waits for its values.
+    if (!kind.jax) kind.api = exchange_api(type);
     kind.source = kind.api != nullptr               ? Kind::kExchange
                   : nb::hasattr(type, "__dlpack__") ? Kind::kDlpack
                                                     : Kind::kNone;
-    if (kind.source != Kind::kNone) {
-      kind.torch = is_from(type, "torch");
-      kind.jax = is_from(type, "jaxlib") || is_from(type, "jax");
-    }
     return kind;
   });
 }
 
 std::optional<DType> dtype_named(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                   [&](DType dtype) { return name == to_string(dtype); });
-  return found == std::end(kDTypes) ? std::nullopt : std::optional(*found);
+  for (const DTypeRow& row : kDTypes) {
+    if (name == to_string(row.dtype)) return row.dtype;
+  }
+  return {};
 }
 
 std::string name_of(const dlpack::DataType& dtype) {
@@ -148,27 +167,7 @@ std::string name_of(const dlpack::DataType& dtype) {
 }
 
 DType dtype_of(const Subject& subject, const dlpack::DataType& dtype) {
-  struct Row {
-    std::uint8_t code;
-    std::uint8_t bits;
-    DType dtype;
-  };
-  static constexpr Row kRows[] = {
-      {dlpack::kFloat, 16, DType::kFloat16},
-      {dlpack::kBFloat, 16, DType::kBFloat16},
-      {dlpack::kInt, 32, DType::kInt32},
-      {dlpack::kInt, 64, DType::kInt64},
-      {dlpack::kFloat, 32, DType::kFloat32},
-      {dlpack::kInt, 8, DType::kInt8},
-      {dlpack::kUInt, 8, DType::kUInt8},
-      {dlpack::kInt, 16, DType::kInt16},
-      {dlpack::kUInt, 16, DType::kUInt16},
-      {dlpack::kUInt, 32, DType::kUInt32},
-      {dlpack::kUInt, 64, DType::kUInt64},
-      {dlpack::kFloat8E5M2, 8, DType::kFloat8E5M2},
-      {dlpack::kFloat8E4M3FN, 8, DType::kFloat8E4M3FN},
-  };
-  for (const Row& row : kRows) {
+  for (const DTypeRow& row : kDTypes) {
     if (row.code == dtype.code && row.bits == dtype.bits && dtype.lanes == 1) return row.dtype;
   }
   refuse(PyExc_ValueError, subject, "dtype is {}, expected one of {}", name_of(dtype), kDTypeNames);
@@ -188,7 +187,7 @@ Device device_of(const Subject& subject, const dlpack::Device& device) {
     case dlpack::kCudaManaged:
       return {DeviceType::kCuda, device.index};
     default:
-      refuse(PyExc_ValueError, subject, "on a device of DLPack type {}, expected CPU or CUDA", device.type);
+      refuse(PyExc_RuntimeError, subject, "on a device of DLPack type {}, expected CPU or CUDA", device.type);
   }
 }
 
@@ -212,13 +211,15 @@ void check_torch(const Subject& subject, nb::handle object, const TensorView& vi
   // Autograd would not know of the write.
   if (access == Access::kWrite && flag_of(object, "requires_grad"))
     refuse(PyExc_ValueError, subject,
-           "is written and requires grad; pass {}.detach(), which shares its memory", subject.tensor.name);
+           "is written and requires grad; pass {}.detach(), which shares its memory",
+           name_of(subject.tensor));
   // The imaginary part of a conjugated tensor has the wrong sign in memory; it takes every second element.
   bool maybe_imaginary = view.dtype == DType::kFloat32 || view.dtype == DType::kFloat16;
   for (int axis = 0; maybe_imaginary && axis < view.rank; ++axis)
     maybe_imaginary = view.dim(axis) <= 1 || view.stride(axis) % 2 == 0;
   if (maybe_imaginary && nb::cast<bool>(object.attr("is_neg")()))
-    refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()", subject.tensor.name);
+    refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()",
+           name_of(subject.tensor));
 }
 
 TensorView view_of_exchange(const Subject& subject, nb::handle object, const Kind& kind, Access access) {
@@ -314,6 +315,22 @@ TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access ac
 }  // namespace
 
 TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
+  const TensorView seen = view(name, object, access);
+  if (device_ == Device() && seen.device != Device()) {
+    device_ = seen.device;
+    device_tensor_ = name;
+  }
+  return seen;
+}
+
+void Intake::raise_unless_ok(const Status& status) const {
+  if (status.code() == StatusCode::kUnavailable && context_ == nullptr && device_ != Device())
+    refuse(PyExc_RuntimeError, {to_string(op_), device_tensor_}, "lives on device cuda:{}: {}", device_.index,
+           status.message());
+  kvferry::python::raise_unless_ok(status);
+}
+
+TensorView Intake::view(TensorName name, nb::handle object, Access access) {
   const Subject subject{to_string(op_), name};
   const Kind kind = kind_of(object);
   hold(object);

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "contexts.hpp"
 #include "kvferry/plan.hpp"
 #include "kvferry/tensor.hpp"
 
@@ -26,25 +27,35 @@ struct TensorName {
 // The tensors of one call. Views are valid while the caller holds the tensors and this object lives.
 class Intake {
  public:
-  // `keep_tensors`: hold the tensors too, for work that runs after the caller has gone on.
-  Intake(Operator op, bool keep_tensors) : op_(op), keep_tensors_(keep_tensors) {}
+  // With the caller's context, if any. One with a stream runs the work after the caller has gone on: the
+  // tensors are held too.
+  Intake(Operator op, const PyContext* context) : op_(op), context_(context) {}
 
   TensorView tensor(TensorName name, nb::handle object, Access access);
   // Of a sequence.
   std::vector<TensorView> list(const char* name, nb::handle objects, Access access);
 
   Operator op() const { return op_; }
-  // Keeps what this call's work needs but its caller may drop.
+  // The caller's, or the default one for the tensors' device.
+  const PyContext& context() const { return context_or_default(context_, device_); }
+  // Raises what plan() said, with the tensor that asked for a device, if the caller's context did not.
+  void raise_unless_ok(const Status& status) const;
+
+  // What the work needs and the caller may drop.
   void hold(nb::handle object) {
-    if (keep_tensors_) owners_.push_back(nb::borrow(object));
+    if (context_ != nullptr && context_->stream != nullptr) owners_.push_back(nb::borrow(object));
   }
   std::vector<nb::object> take_owners() { return std::move(owners_); }
 
  private:
+  TensorView view(TensorName name, nb::handle object, Access access);
   void keep(nb::object object) { owners_.push_back(std::move(object)); }
 
   Operator op_;
-  bool keep_tensors_;
+  const PyContext* context_;
+  // Of the first tensor that is not on the CPU: the library wants all on one.
+  Device device_;
+  TensorName device_tensor_{};
   std::vector<nb::object> owners_;
 };
 

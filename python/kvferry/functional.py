@@ -64,7 +64,9 @@ class _Call:
         library = self._library(name, like)
         if library == "torch":
             torch = importlib.import_module("torch")
-            return like.detach().new_zeros(shape, dtype=like.dtype if dtype is None else getattr(torch, dtype))
+            return like.detach().new_zeros(
+                shape, dtype=like.dtype if dtype is None else getattr(torch, dtype)
+            )
         numpy = importlib.import_module("numpy" if library == "jax" else library)
         element: Any = like.dtype if dtype is None else dtype
         if dtype == "bfloat16":

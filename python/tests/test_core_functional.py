@@ -131,7 +131,9 @@ def test_blocks(convert: Convert) -> None:
 @pytest.mark.parametrize("layout", ["layer_first", "page_first"])
 def test_transfer_layers(convert: Convert, layout: Any) -> None:
     pools = [convert(cache()), convert(-cache())]
-    chunk = kvferry.transfer_layers_functional(pools, pools[::-1], convert(ints(3, 0, 3)), chunk_layout=layout)
+    chunk = kvferry.transfer_layers_functional(
+        pools, pools[::-1], convert(ints(3, 0, 3)), chunk_layout=layout
+    )
     assert type(chunk) is type(pools[0])
     by_layer = to_numpy(chunk) if layout == "layer_first" else to_numpy(chunk).swapaxes(0, 1)
     np.testing.assert_array_equal(by_layer[0, :, 0], cache()[[3, 0, 3]])
@@ -152,7 +154,11 @@ def test_gather_dequant(convert: Convert) -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(TypeError, match="copy_blocks_functional: caches.0.: list, expected an array of NumPy"):
+    with pytest.raises(
+        TypeError, match="copy_blocks_functional: caches.0.: list, expected an array of NumPy"
+    ):
         kvferry.copy_blocks_functional([[1]], ints([0, 0]))
     with pytest.raises(ValueError, match="copy_blocks_functional: context has a stream"):
-        kvferry.copy_blocks_functional([cache()], ints([0, 0]), context=kvferry.Context(stream=kvferry.Stream()))
+        kvferry.copy_blocks_functional(
+            [cache()], ints([0, 0]), context=kvferry.Context(stream=kvferry.Stream())
+        )

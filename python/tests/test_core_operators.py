@@ -14,7 +14,9 @@ import pytest
 import kvferry
 
 
-def call(name: str, planned: bool, *tensors: Any, attributes: dict[str, Any] | None = None, **named: Any) -> None:
+def call(
+    name: str, planned: bool, *tensors: Any, attributes: dict[str, Any] | None = None, **named: Any
+) -> None:
     attributes = attributes or {}
     if planned:
         plan = getattr(kvferry, f"plan_{name}")(*tensors, **named, **attributes)
@@ -100,7 +102,9 @@ def test_selection_in_two_steps(streamed: bool) -> None:
     stream = kvferry.Stream()
     context = kvferry.Context(stream=stream if streamed else None)
     case = Selection()
-    plan = kvferry.plan_gather_selection_kv_cache(**case.caches, **case.state, **case.attributes, context=context)
+    plan = kvferry.plan_gather_selection_kv_cache(
+        **case.caches, **case.state, **case.attributes, context=context
+    )
     with pytest.raises(ValueError):
         plan.copy(**case.caches)
     plan.schedule(**case.state, context=context)
@@ -150,7 +154,9 @@ def test_transfer_layers(planned: bool, values: bool) -> None:
     for pool in pools:
         pool.flags.writeable = False
     attributes["direction"] = "chunk_to_pools"
-    with pytest.raises(ValueError, match=r"transfer_layers: key_caches\[0\]: is written and the array is read-only"):
+    with pytest.raises(
+        ValueError, match=r"transfer_layers: key_caches\[0\]: is written and the array is read-only"
+    ):
         call("transfer_layers", planned, pools, value_pools, chunk, np.array([3, 1]), attributes=attributes)
 
 
@@ -176,7 +182,9 @@ def test_what_is_in_lists_is_named() -> None:
         kvferry.copy_blocks(caches, np.array([[0, 1]]))
     caches[1] = np.zeros((2, 2), np.int8)
     plan = kvferry.plan_copy_blocks(caches, np.array([[0, 1]]))
-    with pytest.raises(ValueError, match=r"copy_blocks: caches\[1\]: is int8 \[2, 3\], expected int8 \[2, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"copy_blocks: caches\[1\]: is int8 \[2, 3\], expected int8 \[2, 2\]"
+    ):
         plan.run([caches[0], np.zeros((2, 3), np.int8)], np.array([[0, 1]]))
     with pytest.raises(ValueError, match="copy_blocks: caches: 1 tensors are given, expected 2 as planned"):
         plan.run(caches[:1], np.array([[0, 1]]))

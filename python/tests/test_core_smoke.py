@@ -56,14 +56,18 @@ class Capsule:
         return self.array
 
 
-@pytest.mark.parametrize("convert", [lambda a: a, Capsule, lambda a: Capsule(a, old=True)], ids=["numpy", "new", "old"])
+@pytest.mark.parametrize(
+    "convert", [lambda a: a, Capsule, lambda a: Capsule(a, old=True)], ids=["numpy", "new", "old"]
+)
 def test_sources(convert: Any) -> None:
     case = Case(convert)
     assert kvferry.gather_pa_kv_cache(**case.named) is None
     case.check()
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.float16])
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.float16]
+)
 def test_dtypes_of_numpy(dtype: Any) -> None:
     case = Case(dtype=dtype)
     kvferry.gather_pa_kv_cache(**case.named)
@@ -83,9 +87,17 @@ def test_plan_runs_on_other_memory_of_the_same_shape() -> None:
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("key", np.zeros((ROWS, HEADS, SIZE), np.int8), "int8 [5, 3, 8], expected int16 [5, 3, 8] as planned"),
+        (
+            "key",
+            np.zeros((ROWS, HEADS, SIZE), np.int8),
+            "int8 [5, 3, 8], expected int16 [5, 3, 8] as planned",
+        ),
         ("seq_lens", np.zeros(3, np.int32), "int32 [3], expected int32 [2] as planned"),
-        ("value", np.zeros((ROWS, HEADS, 2 * SIZE), np.int16)[..., ::2], "strides [48, 16, 2], expected int16"),
+        (
+            "value",
+            np.zeros((ROWS, HEADS, 2 * SIZE), np.int16)[..., ::2],
+            "strides [48, 16, 2], expected int16",
+        ),
         ("seq_offset", np.zeros(2, np.int32), "a tensor is given, expected None as planned"),
     ],
 )
@@ -136,12 +148,14 @@ def test_numpy_strides() -> None:
     kvferry.gather_pa_kv_cache(**case.named)
     case.check()
     records = np.zeros((ROWS, HEADS, SIZE), np.dtype([("a", np.int16), ("b", np.int8)]))
-    with pytest.raises(ValueError, match=r"key: strides are \(72, 24, 3\) bytes, expected multiples of the 2"):
+    with pytest.raises(
+        ValueError, match=r"key: strides are \(72, 24, 3\) bytes, expected multiples of the 2"
+    ):
         kvferry.gather_pa_kv_cache(**{**case.named, "key": records["a"]})
 
 
 def test_choices() -> None:
-    with pytest.raises(ValueError, match="cache_mode is 'nz', expected one of \"Norm\", \"PA_NZ\""):
+    with pytest.raises(ValueError, match='cache_mode is \'nz\', expected one of "Norm", "PA_NZ"'):
         kvferry.gather_pa_kv_cache(**Case().named, cache_mode="nz")
     with pytest.raises(TypeError, match="index_policy: int, expected one of"):
         kvferry.gather_pa_kv_cache(**Case().named, index_policy=1)

@@ -94,7 +94,10 @@ def test_mixed_with_numpy() -> None:
         (lambda: torch.zeros(5, 3, 8, dtype=torch.float64), "dtype is float64, expected one of float16"),
         (lambda: torch.zeros(5, 3, 8, dtype=torch.bool), "dtype is bool"),
         (lambda: torch.zeros(5, 3, 8, dtype=torch.complex64), "dtype is complex64"),
-        (lambda: torch.zeros(5, 3, 8, dtype=torch.complex64).conj().imag, "negative bit set; pass key.resolve_neg()"),
+        (
+            lambda: torch.zeros(5, 3, 8, dtype=torch.complex64).conj().imag,
+            "negative bit set; pass key.resolve_neg()",
+        ),
         (lambda: torch.zeros(5, 3, 8).to_sparse(), "gives no memory"),
         (lambda: torch.zeros(5, 3, 8, device="meta"), "Cannot pack tensors on meta"),
         (lambda: torch.zeros(5, 3, 8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "4 bits, 2 lanes"),
@@ -108,6 +111,12 @@ def test_refused_tensors_are_named(make: Any, message: str) -> None:
     assert str(raised.value).startswith("gather_pa_kv_cache: key: ")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_hints_name_the_tensor_of_a_list() -> None:
+    caches = [torch.zeros(2, 4), torch.zeros(2, 4, requires_grad=True)]
+    with pytest.raises(ValueError, match=r"caches\[1\]: .*; pass caches\[1\]\.detach\(\)"):
+        kvferry.copy_blocks(caches, np.array([[0, 1]]))
 
 
 def test_empty() -> None:

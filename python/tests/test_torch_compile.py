@@ -114,7 +114,6 @@ NORM, HND = (BLOCKS, SIZE, HEADS, DIM), (BLOCKS, HEADS, SIZE, DIM)
 FORMS: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
     "two inputs": (whole, lambda: [pool(*NORM), pool(*NORM)]),
     "slices of an input": (whole, lambda: pool(2, *NORM)),
-    "slices made outside": (whole, lambda: list(pool(2, *NORM))),
     "unbind": (unbound, lambda: pool(2, *NORM)),
     "K and V of a block side by side": (interleaved, lambda: pool(BLOCKS, 2, *NORM[1:])),
     "heads first": (heads_first, lambda: pool(2, *HND)),
@@ -185,6 +184,16 @@ def test_a_gather_before_a_write_does_not_clone() -> None:
     rows, large, code = compile_and_run(step, *new_tokens(), caches)
     assert torch.equal(rows[0], before[0, :3].flatten(0, 1))
     assert large == [] and is_in_place(code), code
+
+
+@counted
+def test_a_slice_made_outside_of_the_graph_clones() -> None:
+    """An input behind the start of its storage is functionalised as a view of all of it, and stays so."""
+    key, value = new_tokens()
+    caches = torch.zeros(2, *NORM)
+    _, large, code = compile_and_run(whole, key, value, SLOTS, list(caches))
+    assert torch.equal(caches[1].flatten(0, 1)[SLOTS], value)
+    assert large == [2 * CACHE] and not is_in_place(code)
 
 
 @counted

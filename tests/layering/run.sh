@@ -5,10 +5,10 @@
 set -euo pipefail
 
 # Sets `layer` for a file. An operator's cases, oracle and test, and the list of operators, belong to the
-# harness; an example sees public headers only.
+# harness; examples and the Python extension see public headers only.
 set_layer() {
   case $1 in
-    include/* | compat/acl/include/* | examples/*) layer=0 ;;
+    include/* | compat/acl/include/* | examples/* | python/*) layer=0 ;;
     src/core/*_test.cpp | src/backends/*_test.cpp) layer=4 ;;
     src/core/*) layer=1 ;;
     src/backends/*) layer=2 ;;
@@ -26,7 +26,7 @@ check() (
   while IFS=: read -r file line include; do
     [[ $include =~ ([<\"])([^\>\"]+) ]]
     quote=${BASH_REMATCH[1]} name=${BASH_REMATCH[2]} target=
-    for candidate in "${file%/*}/$name" "include/$name" "src/$name" "$name" "compat/acl/include/$name"; do
+    for candidate in "${file%/*}/$name" "include/$name" "src/$name" "$name" "compat/acl/include/$name" "python/ext/$name"; do
       if [ -e "$candidate" ]; then
         target=$candidate
         break
@@ -46,7 +46,7 @@ check() (
       found=1
     fi
   done < <(grep -rsnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]' --include='*.cpp' --include='*.hpp' \
-             --include='*.h' --include='*.c' --include='*.cu' {include,src,harness,compat,tools,tests,examples,bench}/)
+             --include='*.h' --include='*.c' --include='*.cu' --include='*.cuh' {include,src,harness,compat,tools,python,tests,examples,bench}/)
   [ $found -eq 0 ]
 )
 

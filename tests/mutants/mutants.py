@@ -46,6 +46,8 @@ CAPI_READER = "src/capi/reader.cpp"
 CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
 ACL_STREAM = "compat/acl/acl_stream.cpp"
+CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
+CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
     # gather
@@ -184,4 +186,17 @@ MUTANTS = [
     Mutant("acl: a failure is told twice", ACL_STREAM, "return std::exchange(failure_, Status());", "return failure_;", "acl"),
     Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
     Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
+    # CUDA kernels, and the emulation that runs them
+    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
+    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),
+    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src += id * side.block_step", "src += static_cast<std::uint32_t>(id * side.block_step)", "paged_gather"),
+    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "first_task) <= task", "first_task) < task + (middle == 1)", "paged_gather"),
+    Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
+    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
+    Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
+    Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
+    Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
+    Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),
+    Mutant("emulation: bytes of earlier blocks are forgotten", CHECKER, "static_cast<std::uint8_t>(cell.earlier_bytes | cell.block_bytes);", "0;", "emulation"),
+    Mutant("emulation: a buffer may be left at its end", CHECKER, "begin + bytes <= s.region.end", "begin <= s.region.end", "emulation"),
 ]

@@ -87,7 +87,7 @@ def main():
         path, start = COPY / mutant.file, time.monotonic()
         original = path.read_text()
         pattern = r"\s+".join(map(re.escape, mutant.find.split()))  # whatever the formatter did
-        changed, found = re.subn(pattern, lambda _: mutant.replace, original)
+        changed, found = re.subn(pattern, lambda _, text=mutant.replace: text, original)
         if found != 1:
             problems.append(f"{mutant.name}: its text occurs {found} times in {mutant.file}")
             print(problems[-1], flush=True)

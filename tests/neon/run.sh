@@ -16,6 +16,9 @@ cpu=src/backends/cpu
 aarch64-linux-gnu-g++ "${flags[@]}" -O2 -static -o "$scratch/neon" tests/neon/main.cpp \
   $cpu/{copy_neon,copy_generic,dequant_generic,ids_generic,kernels_generic,kernels_aarch64}.cpp
 qemu-aarch64 "$scratch/neon"
+aarch64-linux-gnu-g++ "${flags[@]}" -I. -O2 -static -o "$scratch/fibres" tests/neon/fibres.cpp \
+  tests/cuda_emulation/fibre{,_switch_aarch64}.cpp
+qemu-aarch64 "$scratch/fibres"
 
 # {fmt}'s headers do not depend on the architecture, but most of those beside them in /usr/include do.
 mkdir "$scratch/include"

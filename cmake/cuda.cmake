@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# KVFERRY_HAVE_CUDA: whether the kernels are compiled for GPUs. Their tests on the CPU need no CUDA.
+
+set(KVFERRY_CUDA AUTO CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO, where nvcc is found")
+set_property(CACHE KVFERRY_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(KVFERRY_HAVE_CUDA OFF)
+
+if(NOT KVFERRY_CUDA STREQUAL OFF)
+  find_program(KVFERRY_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(KVFERRY_NVCC)
+  if(KVFERRY_NVCC)
+    set(KVFERRY_HAVE_CUDA ON)
+    # Both before the language is enabled. The PTX of the last is for GPUs to come.
+    set(CMAKE_CUDA_COMPILER ${KVFERRY_NVCC})
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
+    endif()
+    enable_language(CUDA)
+  elseif(KVFERRY_CUDA STREQUAL ON OR "$ENV{KVFERRY_REQUIRE_CUDA}" STREQUAL 1)
+    message(FATAL_ERROR "CUDA is required, and there is no nvcc in PATH, CUDA_HOME or /usr/local/cuda")
+  else()
+    message(STATUS "No nvcc: the CUDA kernels are not compiled")
+  endif()
+endif()
+
+# add_kernels(<target> <source>...): an object library of kernels. What ptxas says of registers goes beside each
+# object, for a test to read.
+function(add_kernels target)
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  # -std as an option and no CUDA_STANDARD: CMake 3.25 does not know C++20 for CUDA.
+  target_compile_options(${target} PRIVATE -std=c++20 -Xptxas=-v,-warn-spills -Werror=all-warnings
+                                           -Xcompiler=-Wall,-Wextra)
+  set_target_properties(
+    ${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_COMPILER_LAUNCHER
+                                                      "${PROJECT_SOURCE_DIR}/cmake/cuda_report.sh;${CCACHE_PROGRAM}")
+endfunction()
