@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes python/kvferry/_core.pyi from the built extension; with --check prints how it differs instead.
 
-    PYTHONPATH=build/dev/python python tools/stub.py [--check]
+PYTHONPATH=build/dev/python python tools/stub.py [--check]
 """
 
 from __future__ import annotations

@@ -63,7 +63,15 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("rejected")
     for number, (line, _) in enumerate(REJECTED.values()):
         (folder / f"rejected_{number}.py").write_text(f"{HEADER}{IN_PLACE}{line}\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", "--no-pretty"]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--no-error-summary",
+        "--no-pretty",
+    ]
     command += ["--cache-dir", str(ROOT / "build" / "mypy")]
     command += [str(ROOT / "python" / "kvferry"), str(TYPED_USER), *map(str, sorted(folder.iterdir()))]
     # The sources, whatever is installed.

@@ -27,7 +27,15 @@ def in_place(pool: Halves, rows: Halves, ints: Ints, exported: Exported, read_on
     record = kvferry.ErrorRecord()
     mode: Literal["Norm", "PA_NZ"] = "PA_NZ"
     kvferry.gather_pa_kv_cache(
-        pool, exported, ints, ints, rows, exported, cache_mode=mode, index_policy="report", error_record=record
+        pool,
+        exported,
+        ints,
+        ints,
+        rows,
+        exported,
+        cache_mode=mode,
+        index_policy="report",
+        error_record=record,
     )
     kvferry.scatter_pa_kv_cache(rows, None, pool, None, ints, scatter_mode="Nct", nct_strides=[8, 8])
     kvferry.gather_selection_kv_cache(
@@ -69,6 +77,8 @@ def allocating(pool: Halves, bytes_pool: NDArray[np.uint8], ints: Ints) -> None:
     assert_type(kvferry.swap_blocks_functional([pool], [pool], ints), list[Halves])
     assert_type(kvferry.transfer_layers_functional([pool], [pool], ints), Halves)
     assert_type(
-        kvferry.gather_selection_kv_cache_functional(None, pool, ints, ints, ints, None, pool, ints, ints, ints),
+        kvferry.gather_selection_kv_cache_functional(
+            None, pool, ints, ints, ints, None, pool, ints, ints, ints
+        ),
         tuple[Halves, None, Halves, Ints, Ints],
     )
