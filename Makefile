@@ -11,7 +11,7 @@ $$python bench/run.py build/release/libkvferry_bench.so $(2) \
   --json bench/results/$(1).json --svg bench/results/$(1).svg
 endef
 
-.PHONY: help setup build demo bench bench-sweep bench-growth test test-long fmt lint
+.PHONY: help setup build demo bench bench-sweep bench-growth bench-python test test-long fmt lint
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -52,3 +52,8 @@ bench-sweep: ## piece sizes from 8 B to 64 MB against memcpy for each piece (4 m
 
 bench-growth: ## what a call costs by tokens, sequences and ids, and its memory (wants a quiet machine)
 	@$(call bench,cpu_growth,--growth)
+
+bench-python: ## what a call from Python costs over the same call from C++ (seconds; wants a quiet machine)
+	@tools/setup.sh python bench && $(call build,release) --target kvferry_bench _core
+	@PYTHONPATH=build/release/python .venv/bin/python bench/python_overhead.py build/release/libkvferry_bench.so \
+	  --json bench/results/python.json

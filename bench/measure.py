@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems of the shared object, and how their contenders are timed (docs/performance.md)."""
 import ctypes
+import json
 import os
 import platform
 import random
@@ -49,6 +50,15 @@ class Contender:
         spent = self.run(self.next, self.calls)
         self.next += self.calls
         return spent / self.calls
+
+    def summary(self):
+        quartiles = statistics.quantiles(self.samples, n=4)[::2] if len(self.samples) > 1 else []
+        return {
+            "us": statistics.median(self.samples) / 1e3,
+            "samples": len(self.samples),
+            "disturbed": self.disturbed,
+            "quartiles_us": [x / 1e3 for x in quartiles],
+        }
 
 
 def python_contender(name, call):
@@ -227,9 +237,16 @@ def measure(problem, samples, seed, longest_ms=20):
             spent = contender.sample()
             if spent * contender.calls > longest_ms * 1e6:
                 break
+    take_turns(native, problem.contenders, samples, seed)
+    return {c.name: {**c.summary(), "gb_per_second": problem.bytes / statistics.median(c.samples)}
+            for c in problem.contenders}
+
+
+def take_turns(native, contenders, samples, seed):
+    """Fills the samples of the contenders, each of as many calls as the contender says."""
     order = random.Random(seed)
     for _ in range(4 * samples):
-        waiting = [c for c in problem.contenders if len(c.samples) < samples]
+        waiting = [c for c in contenders if len(c.samples) < samples]
         if not waiting:
             break
         order.shuffle(waiting)
@@ -240,19 +257,9 @@ def measure(problem, samples, seed, longest_ms=20):
                 contender.disturbed += 1
             else:
                 contender.samples.append(spent)
-    for contender in problem.contenders:
+    for contender in contenders:
         if not contender.samples:  # a machine that is never quiet
             contender.samples = [contender.sample() for _ in range(samples)]
-    return {
-        c.name: {
-            "us": statistics.median(c.samples) / 1e3,
-            "samples": len(c.samples),
-            "disturbed": c.disturbed,
-            "quartiles_us": [x / 1e3 for x in statistics.quantiles(c.samples, n=4)[::2]] if len(c.samples) > 1 else [],
-            "gb_per_second": problem.bytes / statistics.median(c.samples),
-        }
-        for c in problem.contenders
-    }
 
 
 def ratio(times, peer, ours="kvferry"):
@@ -282,3 +289,18 @@ def machine():
         "numpy": np.__version__,
         "torch": torch.__version__ if torch else None,
     }
+
+
+def short(value):
+    """Five digits are more than a measurement has."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: short(item) for key, item in value.items()}
+    return [short(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def write_results(path, rows):
+    lines = ",\n".join(json.dumps(short(row)) for row in rows)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'{{"machine": {json.dumps(machine())}, "rows": [\n{lines}\n]}}\n')

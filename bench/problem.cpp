@@ -117,6 +117,7 @@ std::unique_ptr<Problem> make_problem(const Spec& spec) {
   if (kind.starts_with("selection")) return make_selection_problem(spec);
   if (kind == "copies") return make_copies_problem(spec);
   if (kind == "host") return make_host_cost_problem(spec);
+  if (kind == "call") return make_call_problem(spec);
   throw SpecError("no problem '" + kind + "'");
 }
 

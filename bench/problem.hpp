@@ -91,6 +91,7 @@ std::unique_ptr<Problem> make_paged_problem(const Spec& spec);
 std::unique_ptr<Problem> make_selection_problem(const Spec& spec);
 std::unique_ptr<Problem> make_copies_problem(const Spec& spec);
 std::unique_ptr<Problem> make_host_cost_problem(const Spec& spec);
+std::unique_ptr<Problem> make_call_problem(const Spec& spec);
 
 // What every problem measures itself against: non-temporal stores, contiguous to contiguous.
 void stream_copy(std::byte* dst, const std::byte* src, std::int64_t bytes, int threads);

@@ -14,7 +14,7 @@ import sys
 import chart
 import growth
 import sweep
-from measure import Native, Problem, machine, measure, ratio, torch
+from measure import Native, Problem, measure, ratio, torch, write_results
 
 
 def judge(row, times, done):
@@ -76,15 +76,6 @@ def targets(native, rows, options):
     return results
 
 
-def short(value):
-    """Five digits are more than a measurement has."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: short(item) for key, item in value.items()}
-    return [short(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,9 +99,7 @@ def main():
     if not results:
         raise SystemExit(f"no row's name contains '{options.only}'")
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            rows = ",\n".join(json.dumps(short(row)) for row in results)
-            file.write(f'{{"machine": {json.dumps(machine())}, "rows": [\n{rows}\n]}}\n')
+        write_results(options.json, results)
     if options.svg:
         draw(results, options.svg)
 
