@@ -63,7 +63,7 @@ void launch(Step step, const Plan& plan, const Given<typename Table::Args>& give
     if (shared == nullptr) buffers.workspace = thread_workspace(plan.workspace_bytes());
     Status status;
     {
-      const nb::gil_scoped_release released;
+      const ReleasedGil released;
       const auto lock = shared ? std::unique_lock(shared->mutex) : std::unique_lock<std::mutex>();
       status = step(plan, buffers, context.context);
     }

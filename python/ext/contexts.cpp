@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -41,8 +43,16 @@ void make_context(PyContext* self, int threads, std::vector<int> cpus, PyStream*
 
 }  // namespace
 
+ReleasedGil::~ReleasedGil() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (...) {
+    while (true) pause();
+  }
+}
+
 PyStream::~PyStream() {
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   stream_.reset();
 }
 
@@ -51,7 +61,7 @@ void PyStream::wait() {
   const std::vector<Kept> done = std::exchange(kept_, {});
   Status status;
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     status = stream_->wait();
   }
   raise_unless_ok(status);

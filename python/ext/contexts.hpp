@@ -15,6 +15,22 @@ namespace kvferry::python {
 
 namespace nb = nanobind;
 
+// Without the GIL while it lives.
+//
+// Up to Python 3.13 a thread that wants the GIL of an interpreter which is ending gets pthread_exit(). It
+// would unwind through destructors, and abort the process that is about to end well: such a thread stops here
+// instead.
+class ReleasedGil {
+ public:
+  ReleasedGil() : state_(PyEval_SaveThread()) {}
+  ~ReleasedGil();
+  ReleasedGil(const ReleasedGil&) = delete;
+  ReleasedGil& operator=(const ReleasedGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 // What work on a stream uses, until a wait covered it.
 struct Kept {
   std::vector<nb::object> owners;

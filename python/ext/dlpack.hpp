@@ -74,7 +74,7 @@ struct ExchangeApi {
   void (*allocate)();
   void (*export_managed)();
   void (*import_managed)();
-  // Fills a tensor that the object keeps owning. -1: a Python error is set.
+  // Fills a tensor that the object keeps owning. -1: a Python error is set. May be null.
   int (*borrow)(void* object, Tensor* out);
   void (*current_stream)();
 };

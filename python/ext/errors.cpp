@@ -27,7 +27,10 @@ PyObject* exception_of(StatusCode code) {
 }  // namespace
 
 void raise(PyObject* type, const std::string& message) {
-  PyErr_SetString(type, message.c_str());
+  // Not PyErr_SetString(): what a caller passed may be in it, a null character too.
+  const auto text = nanobind::steal(
+      PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+  if (text.is_valid()) PyErr_SetObject(type, text.ptr());
   throw nanobind::python_error();
 }
 

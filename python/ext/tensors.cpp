@@ -45,12 +45,15 @@ struct Subject {
   TensorName tensor;
 };
 
+std::string name_of(const TensorName& tensor) {
+  return tensor.index < 0 ? tensor.name : fmt::format("{}[{}]", tensor.name, tensor.index);
+}
+
 template <class... Values>
 [[noreturn]] void refuse(PyObject* type, const Subject& subject, fmt::format_string<Values...> text,
                          Values&&... values) {
-  const TensorName& tensor = subject.tensor;
-  const std::string name = tensor.index < 0 ? tensor.name : fmt::format("{}[{}]", tensor.name, tensor.index);
-  raise(type, "{}: {}: {}", subject.op, name, fmt::format(text, std::forward<Values>(values)...));
+  raise(type, "{}: {}: {}", subject.op, name_of(subject.tensor),
+        fmt::format(text, std::forward<Values>(values)...));
 }
 
 // The pending Python error, with the tensor's name in front. Only its first line: frameworks append C++
@@ -108,7 +111,7 @@ const dlpack::ExchangeApi* exchange_api(nb::handle type) {
   auto* api =
       static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (api != nullptr && api->version.major != dlpack::kMajor) api = api->older;
-  return api;
+  return api != nullptr && api->borrow != nullptr ? api : nullptr;
 }
 
 bool is_from(nb::handle type, std::string_view package) {
@@ -137,14 +140,13 @@ Kind kind_of(nb::handle object) {
       kind.source = Kind::kNumpy;
       return kind;
     }
-    kind.api = exchange_api(type);
+    kind.torch = is_from(type, "torch");
+    kind.jax = is_from(type, "jaxlib") || is_from(type, "jax");
+    // A borrowed tensor does not tell that it is immutable, nor waits for its values.
+    if (!kind.jax) kind.api = exchange_api(type);
     kind.source = kind.api != nullptr               ? Kind::kExchange
                   : nb::hasattr(type, "__dlpack__") ? Kind::kDlpack
                                                     : Kind::kNone;
-    if (kind.source != Kind::kNone) {
-      kind.torch = is_from(type, "torch");
-      kind.jax = is_from(type, "jaxlib") || is_from(type, "jax");
-    }
     return kind;
   });
 }
@@ -209,13 +211,15 @@ void check_torch(const Subject& subject, nb::handle object, const TensorView& vi
   // Autograd would not know of the write.
   if (access == Access::kWrite && flag_of(object, "requires_grad"))
     refuse(PyExc_ValueError, subject,
-           "is written and requires grad; pass {}.detach(), which shares its memory", subject.tensor.name);
+           "is written and requires grad; pass {}.detach(), which shares its memory",
+           name_of(subject.tensor));
   // The imaginary part of a conjugated tensor has the wrong sign in memory; it takes every second element.
   bool maybe_imaginary = view.dtype == DType::kFloat32 || view.dtype == DType::kFloat16;
   for (int axis = 0; maybe_imaginary && axis < view.rank; ++axis)
     maybe_imaginary = view.dim(axis) <= 1 || view.stride(axis) % 2 == 0;
   if (maybe_imaginary && nb::cast<bool>(object.attr("is_neg")()))
-    refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()", subject.tensor.name);
+    refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()",
+           name_of(subject.tensor));
 }
 
 TensorView view_of_exchange(const Subject& subject, nb::handle object, const Kind& kind, Access access) {

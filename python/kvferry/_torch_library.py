@@ -121,17 +121,24 @@ def _named_tensors(
 
 
 def _refuse_devices(schema: torch._C.FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for name, tensor in _named_tensors(schema, args, kwargs):
-        if tensor.device.type not in ("cpu", "meta"):
+    named = list(_named_tensors(schema, args, kwargs))
+    meta = bool(named) and all(tensor.is_meta for _, tensor in named)  # shapes alone
+    for name, tensor in named:
+        if tensor.device.type != "cpu" and not meta:
             raise NotImplementedError(f"{schema.name}: {name} is on {tensor.device}, expected cpu")
         if tensor.layout is not torch.strided:
             raise NotImplementedError(f"{schema.name}: {name} is {tensor.layout}, expected torch.strided")
+        if tensor.is_quantized:
+            raise NotImplementedError(f"{schema.name}: {name} is quantized, expected int_repr() of it")
 
 
 def _refuse_grad(schema: torch._C.FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
     for name, tensor in _named_tensors(schema, args, kwargs):
         if tensor.requires_grad and _is_grad_enabled():
+            # What is written is refused without grad mode too, by the kernel.
+            instead = "" if name.partition("[")[0] in written else "call it under torch.no_grad(), or "
             raise RuntimeError(
                 f"{schema.name}: {name} requires grad, and the operator has no derivative: "
-                f"call it under torch.no_grad(), or pass {name}.detach()"
+                f"{instead}pass {name}.detach()"
             )

@@ -300,6 +300,11 @@ def test_keywords(op: str) -> None:
     )
 
 
+def test_null_characters_do_not_end_a_message() -> None:
+    with pytest.raises(ValueError, match="'cu\0da', expected 'cpu'"):
+        kvferry.Context(device="cu\0da")
+
+
 def test_contexts() -> None:
     table = np.zeros((2, 2), np.int64)
     for options, error, words in (

@@ -113,6 +113,12 @@ def test_refused_tensors_are_named(make: Any, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_hints_name_the_tensor_of_a_list() -> None:
+    caches = [torch.zeros(2, 4), torch.zeros(2, 4, requires_grad=True)]
+    with pytest.raises(ValueError, match=r"caches\[1\]: .*; pass caches\[1\]\.detach\(\)"):
+        kvferry.copy_blocks(caches, np.array([[0, 1]]))
+
+
 def test_empty() -> None:
     named = tensors()
     named["key"], named["value"] = named["key"][:0], named["value"][:0]

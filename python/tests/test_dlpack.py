@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from typing import Any
@@ -297,6 +298,20 @@ def test_plans_keep_no_tensor() -> None:
     taken_once(a)
     taken_once(b)
     assert dst[1].tolist() == [1, 2, 3, 4]
+
+
+def test_an_exchange_api_that_does_not_borrow() -> None:
+    class Exchanges(Producer):
+        # Major 1, no older table, five functions that are null.
+        table = (ctypes.c_uint64 * 7)(1, *[0] * 6)
+        __dlpack_c_exchange_api__ = producer.capsule(b"dlpack_exchange_api", ctypes.addressof(table))
+
+    src, dst = sample()
+    a, b = Exchanges(src), Exchanges(dst)
+    swap(a, b)
+    assert dst[1].tolist() == [1, 2, 3, 4]
+    taken_once(a)
+    taken_once(b)
 
 
 def test_a_stream_deletes_after_wait() -> None:

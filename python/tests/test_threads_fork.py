@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -139,6 +140,40 @@ def test_wait_releases_the_gil() -> None:
     enqueue = lambda: kvferry.group_memcpy(table, source.size, context=context)  # noqa: E731
     assert counted_during(enqueue, stream.wait) > 0
     assert target.all()
+
+
+ENDS = """
+import threading, time
+import numpy as np, kvferry
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+slow = Slow()  # dies when the interpreter is ending already
+source, target = np.ones((2, 1, 16 << 20), np.uint8)
+stream = kvferry.Stream() if {streams} else None
+context = kvferry.Context(threads=1, stream=stream)
+started = threading.Event()
+
+def work(swap=kvferry.swap_blocks, pairs=np.array([[0, 0]]), source=source, target=target, started=started,
+         stream=stream, context=context):
+    while True:
+        swap([source], [target], pairs, context=context)
+        if stream is not None:
+            stream.wait()
+        started.set()
+
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+"""
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_interpreter_ends_during_a_call(streams: bool) -> None:
+    script = ENDS.format(streams=streams)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ---------------------------------------------------------------------------------------------------- streams
