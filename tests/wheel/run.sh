@@ -10,7 +10,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
-unset PYTHONPATH
+unset PYTHONPATH KVFERRY_REQUIRE_TORCH # there is none in an empty environment
 
 fail() {
   echo "wheel: $*" >&2
