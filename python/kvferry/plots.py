@@ -30,8 +30,12 @@ REPORT_FORMAT = "kvferry-replay-1"  # what tools/replay writes
 FORMATS = ("png", "svg")
 
 # Okabe and Ito's colours, which differ for every kind of colour vision; lines differ in their dashes too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73")
-DASHES = ("-", "--", "-.")
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+LINES: tuple[dict[str, Any], ...] = (
+    {"color": BLUE, "linestyle": "-"},
+    {"color": ORANGE, "linestyle": "--"},
+    {"color": GREEN, "linestyle": "-."},
+)
 INK, SOFT, RULE, BAD = "#14181f", "#5b6573", "#e3e7ec", "#b3261e"
 STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -86,18 +90,19 @@ class _Node:
         return self._value is None
 
     def number(self) -> float:
-        if (
-            isinstance(self._value, bool)
-            or not isinstance(self._value, int | float)
-            or not math.isfinite(self._value)
-        ):
-            raise self._refuse("a number")
-        return float(self._value)
+        try:
+            if isinstance(self._value, int | float) and not isinstance(self._value, bool):
+                number = float(self._value)
+                if math.isfinite(number):
+                    return number
+        except OverflowError:  # an integer of hundreds of digits
+            pass
+        raise self._refuse("a number")
 
     def text(self) -> str:
         if not isinstance(self._value, str):
             raise self._refuse("a string")
-        return self._value
+        return self._value.replace("$", r"\$")  # names are no formulas
 
     def numbers(self, length: int | None = None) -> list[float]:
         values = [value.number() for value in self]
@@ -148,10 +153,8 @@ def _figure(report: _Node, title: str, height: float) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(WIDTH, height + HEADER), layout="constrained")
-    engine = figure.get_layout_engine()
-    assert isinstance(engine, ConstrainedLayoutEngine)
-    engine.set(rect=(0, 0, 0.99, height / (height + HEADER)), w_pad=0.08, h_pad=0.06)
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 0.99, height / (height + HEADER)), w_pad=0.08, h_pad=0.06)
+    figure = Figure(figsize=(WIDTH, height + HEADER), layout=layout)
     y = 1 - 0.12 / (height + HEADER)
     figure.text(0.014, y, title, weight="bold", size=11, va="top")
     failed = not report["error"].is_null()
@@ -169,12 +172,17 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
     axes.grid(axis="x")
 
 
+def _note(axes: Axes, row: int, note: str) -> None:
+    """Text to the right of a row."""
+    axes.text(1.015, row, note, transform=axes.get_yaxis_transform(), va="center", size=8.5)
+
+
 def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], notes: Sequence[str]) -> None:
-    bars = axes.barh(range(len(names)), values, height=0.55, color=COLOURS[0])
-    axes.bar_label(bars, notes, padding=4, size=8.5)
-    axes.margins(x=0.16)
+    axes.barh(range(len(names)), values, height=0.55, color=BLUE)
     axes.set_xlim(left=0)
     _rows(axes, names)
+    for row, note in enumerate(notes):
+        _note(axes, row, note)
 
 
 def _rates(report: _Node) -> Figure:
@@ -183,7 +191,7 @@ def _rates(report: _Node) -> Figure:
     rates = [call["gb_per_second"].number() for call in calls]
     figure, axes = _figure(report, "Rate of each operator against a plain copy", 0.9 + 0.46 * len(calls))
     notes = [
-        f"{rate:.1f} GB/s" + (f", {call['percent_of_limit'].number():.0f} %" if limit > 0 else "")
+        f"{rate:.2f} GB/s" + (f"\n{call['percent_of_limit'].number():.1f} %" if limit > 0 else "")
         for rate, call in zip(rates, calls, strict=True)
     ]
     _bars(axes, [_name(call) for call in calls], rates, notes)
@@ -198,7 +206,7 @@ def _rates(report: _Node) -> Figure:
             ha="center",
             size=8.5,
         )
-        axes.set_xlim(right=1.2 * max([limit, *rates]))
+        axes.set_xlim(right=1.05 * max([limit, *rates]))
     axes.set_xlabel("payload, counted once, over the time in the operator (GB/s)")
     return figure
 
@@ -226,11 +234,11 @@ def _over(axes: Axes, x: Sequence[float], label: str) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=3, borderaxespad=0.2)
 
 
-def _tiers(report: _Node) -> list[tuple[str, str]]:
-    """Name and colour of the tiers that the run has."""
+def _tiers(report: _Node) -> list[tuple[str, dict[str, Any]]]:
+    """Name and line of the tiers that the run has."""
     return [
-        (name, colour)
-        for name, colour in zip(("device", "host"), COLOURS, strict=False)
+        (name, line)
+        for name, line in zip(("device", "host"), LINES, strict=False)
         if report["options"][f"{name}_tokens"].number() > 0
     ]
 
@@ -240,14 +248,12 @@ def _hits(report: _Node) -> Figure:
     requests = series["requests"].numbers(len(series["steps"].numbers()))
     figure, axes = _figure(report, "Prompt tokens that came from the cache", 2.9)
     below = [0.0] * len(requests)
-    for (name, colour), dashes in zip(_tiers(report), DASHES, strict=False):
+    for name, line in _tiers(report):
         hits = series[f"{name}_hit_percent"].numbers(len(requests))
         above = [a + b for a, b in zip(below, hits, strict=True)]
-        axes.fill_between(requests, below, above, color=colour, alpha=0.22, linewidth=0)
+        axes.fill_between(requests, below, above, color=line["color"], alpha=0.22, linewidth=0)
         share = report["cache"][f"{name}_hit_percent"].number()
-        axes.plot(
-            requests, above, color=colour, linestyle=dashes, label=f"{name} hits, {share:.1f} % at the end"
-        )
+        axes.plot(requests, above, **line, label=f"{name} hits, {share:.1f} % at the end")
         below = above
     axes.set_ylabel("share of all prompt tokens so far (%)")
     _over(axes, requests, "requests admitted")
@@ -257,13 +263,11 @@ def _hits(report: _Node) -> Figure:
 def _pools(report: _Node) -> Figure:
     series = report["series"]
     steps = series["steps"].numbers()
-    figure, axes = _figure(report, "Pages of the pools in use", 2.9)
-    lines = [
-        (f"{name} pool with cached prefixes", f"{name}_percent", colour) for name, colour in _tiers(report)
-    ]
-    lines.append(("running requests", "running_percent", COLOURS[2]))
-    for (label, column, colour), dashes in zip(lines, DASHES, strict=False):
-        axes.plot(steps, series[column].numbers(len(steps)), color=colour, linestyle=dashes, label=label)
+    figure, axes = _figure(report, "Pages of the pools in use, cached prefixes included", 2.9)
+    lines = [(f"{name} pool", f"{name}_percent", line) for name, line in _tiers(report)]
+    lines.append(("running requests", "running_percent", LINES[2]))
+    for label, column, line in lines:
+        axes.plot(steps, series[column].numbers(len(steps)), **line, label=label)
     axes.set_ylabel("share of the pool (%)")
     _over(axes, steps, "steps")
     axes.set_ylim(top=104)
@@ -290,19 +294,16 @@ def _latencies(report: _Node) -> Figure:
             [right - left for left, right in edges],
             bottom=row + 0.4,
             align="edge",
-            color=COLOURS[0],
+            color=BLUE,
             linewidth=0,
         )
         for quantile, dashes in (("median_us", "-"), ("p99_us", (0, (2, 1.5)))):
             value = call[quantile].number() / 1e6
-            axes.plot([value] * 2, [row + 0.4, row - 0.4], color=COLOURS[1], linewidth=1.4, linestyle=dashes)
-        axes.text(
-            1.01,
+            axes.plot([value] * 2, [row + 0.4, row - 0.4], color=ORANGE, linewidth=1.4, linestyle=dashes)
+        _note(
+            axes,
             row,
-            f"median {_duration(call['median_us'].number())}\np99 {_duration(call['p99_us'].number())}",
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            size=8.5,
+            "median {}\np99 {}".format(*(_duration(call[q].number()) for q in ("median_us", "p99_us"))),
         )
     _rows(axes, names)
     axes.set_ylim(len(names) - 0.5, -0.6)
@@ -323,15 +324,14 @@ def _duration(us: float) -> str:
 
 
 def _two_lines(report: _Node, title: str, ylabel: str, lines: Sequence[tuple[str, str, str]]) -> Figure:
-    """Columns of the series in bytes over steps: their name, what they are, their last word in the legend."""
+    """Columns of the series, in bytes, over steps. A line is a column's name, what it is, and its total."""
     from matplotlib.ticker import EngFormatter
 
     series = report["series"]
     steps = series["steps"].numbers()
     figure, axes = _figure(report, title, 2.9)
-    for (column, label, total), colour, dashes in zip(lines, COLOURS, DASHES, strict=False):
-        y = series[column].numbers(len(steps))
-        axes.plot(steps, y, color=colour, linestyle=dashes, label=f"{label}, {total}")
+    for (column, label, total), line in zip(lines, LINES, strict=False):
+        axes.plot(steps, series[column].numbers(len(steps)), **line, label=f"{label}, {total}")
     axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.set_ylabel(ylabel)
     _over(axes, steps, "steps")
@@ -343,7 +343,7 @@ def _selection(report: _Node) -> Figure:
     share, hits = s["fetched_percent"].number(), s["hit_percent"].number()
     return _two_lines(
         report,
-        f"What decode reads from the full cache: {share:.1f} %, with {hits:.1f} % of the selected tokens re-used",
+        f"Decode reads {share:.1f} % of what it selects: {hits:.1f} % hits",
         "read so far (bytes)",
         [
             ("fetched_bytes", "fetched", _quantity(s["fetched_bytes"].number(), "B")),
@@ -388,7 +388,7 @@ def _load(report: Mapping[str, Any] | str | os.PathLike[str]) -> _Node:
     if isinstance(report, str | os.PathLike):
         try:
             value = json.loads(Path(report).read_bytes())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"plot: {os.fspath(report)} is no JSON: {error}") from None
     root = _Node(value)
     written = root["format"].text()

@@ -90,10 +90,12 @@ def wrong(report: dict[str, Any], path: list[str | int], value: object) -> dict[
         (["machine"], None, "machine is missing from the report"),
         (["calls", 0, "gb_per_second"], "fast", "calls[0].gb_per_second is 'fast', expected a number"),
         (["calls", 0, "gb_per_second"], float("nan"), "calls[0].gb_per_second is nan, expected a number"),
+        (["calls", 0, "gb_per_second"], 10**400, "calls[0].gb_per_second is 1000"),
         (["series", "steps"], 7, "series.steps is 7, expected an array"),
         (["series", "requests"], [1], "series.requests has 1 entries, expected"),
         (["calls"], {}, "calls is {}, expected an array"),
     ],
+    ids=["format", "machine", "text", "nan", "huge", "steps", "requests", "calls"],
 )
 def test_wrong_reports(
     report: dict[str, Any], tmp_path: pathlib.Path, path: list[str | int], value: object, text: str
@@ -101,6 +103,10 @@ def test_wrong_reports(
     with pytest.raises(ValueError, match=re.escape(text)):
         plot(wrong(report, path, value), tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_names_are_no_formulas(report: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    assert plot(wrong(report, ["trace", "name"], r"a$\foo$b.jsonl"), tmp_path, ["svg"])
 
 
 def test_what_is_no_report(tmp_path: pathlib.Path) -> None:
