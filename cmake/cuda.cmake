@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # KVFERRY_HAVE_CUDA: whether the kernels are compiled for GPUs. Their tests on the CPU need no CUDA.
 
-set(KVFERRY_CUDA AUTO CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO, where nvcc is found")
+# As a subproject it would ask for a language that the project may not want.
+set(default AUTO)
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(default OFF)
+endif()
+set(KVFERRY_CUDA ${default} CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO, where nvcc is found")
 set_property(CACHE KVFERRY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(KVFERRY_HAVE_CUDA OFF)
 
