@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How kvferry.torch and kvferry.compat register operators with PyTorch.
 
-`torch.library.Library` from Python costs 2 to 3 us a call, nearly all of it the dispatcher's;
-`torch.library.custom_op` costs 20.
+`torch.library.Library` from Python costs 3 to 7 us a call, by the number of arguments, most of it the
+dispatcher's; `torch.library.custom_op` costs 20.
 """
 
 from __future__ import annotations
@@ -66,18 +66,21 @@ class Operators:
         written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         placed = [i for i, a in written if not a.kwarg_only]
         named = [a.name for _, a in written if a.kwarg_only]
-        # Neither lists nor None: most calls are here, and short.
-        plain = not named and all(a.kwarg_only or str(a.type) == "Tensor" for a in schema.arguments)
+        # Tensors and None alone: most calls are here, and short.
+        types = {str(a.type) for a in schema.arguments if not a.kwarg_only}
+        plain = types <= {"Tensor", "Optional[Tensor]"}
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if _is_grad_enabled():
                 for tensor in args if plain else _tensors(args):  # tensors among the options are of integers
-                    if tensor.requires_grad:
+                    if tensor is not None and tensor.requires_grad:
                         _refuse_grad(schema, args, kwargs)
             result = run(*args, **kwargs)
             # A backward pass may not use what it saved before this.
             outputs = [args[i] for i in placed]
-            _bump(outputs if plain else _tensors([*outputs, *(kwargs.get(name) for name in named)]))
+            if named:
+                outputs += [kwargs.get(name) for name in named]
+            _bump([tensor for tensor in outputs if tensor is not None] if plain else _tensors(outputs))
             return result
 
         self._impl(operator, kernel, "CPU")
