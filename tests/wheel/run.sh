@@ -11,6 +11,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 unset PYTHONPATH KVFERRY_REQUIRE_TORCH # there is none in an empty environment
+# Folders are new each time; all but the extension is the same for every interpreter, and from an earlier run.
+export CCACHE_BASEDIR=${TMPDIR:-/tmp} CCACHE_NOHASHDIR=1
 
 fail() {
   echo "wheel: $*" >&2
