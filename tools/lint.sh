@@ -15,7 +15,7 @@ if [ "$1" = fmt ]; then
     exit 1
   fi
   sources '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format-14 -i
-  [ ! -x $ruff ] || $ruff format --quiet python examples/python
+  [ ! -x $ruff ] || $ruff format --quiet python examples/python tools
   exit
 fi
 
@@ -37,8 +37,8 @@ xargs -P "$(nproc)" -n 1 "$tidy" -p build/dev --quiet <<<"$compiled" 2>&1 |
 [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 if [ -x $ruff ]; then
   echo "lint: ruff"
-  $ruff format --check --quiet python examples/python || failed=1
-  $ruff check --quiet python examples/python bench tests || failed=1
+  $ruff format --check --quiet python examples/python tools || failed=1
+  $ruff check --quiet python examples/python bench tests tools || failed=1
 else
   echo "skipped: ruff (make setup)"
 fi

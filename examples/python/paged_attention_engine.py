@@ -55,6 +55,9 @@ class Cache(Protocol):
     def read(self, layer: int, query: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Keys and values that each sequence attends to, in the order of their positions."""
 
+    def end(self, sequence: int) -> None:
+        """Nothing of it is needed any more."""
+
 
 class PlainCache:
     def __init__(self) -> None:
@@ -72,15 +75,18 @@ class PlainCache:
     def read(self, layer: int, query: Tensor) -> list[tuple[Tensor, Tensor]]:
         return [self.held[layer, i] for i in self.batch.ids]
 
+    def end(self, sequence: int) -> None:
+        for layer in range(LAYERS):
+            del self.held[layer, sequence]
+
 
 class PagedCache:
     def __init__(self, blocks: int = BLOCKS) -> None:
         # K and V of a layer are slices of one pool: operators take any strides.
         self.pool = torch.zeros(LAYERS, blocks, 2, BLOCK_SIZE, KV_HEADS, HEAD_SIZE)
         self.free = list(range(blocks))
-        self.blocks: OrderedDict[int, list[int]] = (
-            OrderedDict()
-        )  # of each sequence, least recently used first
+        # Of each sequence, least recently used first.
+        self.blocks: OrderedDict[int, list[int]] = OrderedDict()
 
     def sides(self, layer: int) -> tuple[Tensor, Tensor]:
         return self.pool[layer, :, 0], self.pool[layer, :, 1]
@@ -108,6 +114,9 @@ class PagedCache:
         key, value = torch.empty(2, int(self.lens.sum()), KV_HEADS, HEAD_SIZE)
         kvferry.gather_pa_kv_cache(*self.sides(layer), self.tables, self.lens, key, value)
         return list(zip(key.split(self.batch.lens), value.split(self.batch.lens), strict=True))
+
+    def end(self, sequence: int) -> None:
+        self.free += self.blocks.pop(sequence)
 
 
 class OffloadedCache(PagedCache):
@@ -198,6 +207,10 @@ class SelectionCache(PagedCache):
             result.append((key, value))
         return result
 
+    def end(self, sequence: int) -> None:
+        super().end(sequence)
+        self.status[:, sequence] = 0  # its row may serve another
+
     def best_blocks(self, layer: int, query: Tensor) -> Tensor:
         """[batch, 1, K]: by the product of the queries and the mean key of a block; the newest block always.
 
@@ -285,7 +298,11 @@ def serve(model: Model, cache: Cache) -> Tensor:
         tokens = torch.cat([texts[i][before:length] for i, before, length in spans])
         for i, logits in zip(batch.ids, model.step(tokens, batch, cache), strict=True):
             done[i].append(logits)
-            running = [r for r in running if r != i] + ([i] if len(done[i]) < NEW_TOKENS else [])
+            running = [r for r in running if r != i]
+            if len(done[i]) < NEW_TOKENS:
+                running.append(i)
+            else:
+                cache.end(i)
     return torch.stack([torch.stack(logits) for logits in done])
 
 

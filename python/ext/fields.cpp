@@ -25,13 +25,12 @@ void require_planned(Operator op, TensorName name, const TensorView& seen, const
   bool same = seen.dtype == planned.dtype && seen.rank == planned.rank && seen.shape == planned.shape;
   for (int axis = 0; same && axis < seen.rank; ++axis)
     same = seen.dim(axis) == 1 || seen.stride(axis) == planned.stride(axis);
-  const std::string text = name.index < 0 ? name.name : fmt::format("{}[{}]", name.name, name.index);
   if (!same)
-    raise(PyExc_ValueError, "{}: {}: is {}, expected {} as planned", to_string(op), text, to_string(seen),
-          to_string(planned));
+    raise(PyExc_ValueError, "{}: {}: is {}, expected {} as planned", to_string(op), name.text(),
+          to_string(seen), to_string(planned));
   if (seen.device != planned.device)
     raise(PyExc_ValueError, "{}: {}: is on device type {} ({}), expected type {} ({}) as planned",
-          to_string(op), text, static_cast<int>(seen.device.type), seen.device.index,
+          to_string(op), name.text(), static_cast<int>(seen.device.type), seen.device.index,
           static_cast<int>(planned.device.type), planned.device.index);
 }
 

@@ -45,14 +45,10 @@ struct Subject {
   TensorName tensor;
 };
 
-std::string name_of(const TensorName& tensor) {
-  return tensor.index < 0 ? tensor.name : fmt::format("{}[{}]", tensor.name, tensor.index);
-}
-
 template <class... Values>
 [[noreturn]] void refuse(PyObject* type, const Subject& subject, fmt::format_string<Values...> text,
                          Values&&... values) {
-  raise(type, "{}: {}: {}", subject.op, name_of(subject.tensor),
+  raise(type, "{}: {}: {}", subject.op, subject.tensor.text(),
         fmt::format(text, std::forward<Values>(values)...));
 }
 
@@ -211,15 +207,14 @@ void check_torch(const Subject& subject, nb::handle object, const TensorView& vi
   // Autograd would not know of the write.
   if (access == Access::kWrite && flag_of(object, "requires_grad"))
     refuse(PyExc_ValueError, subject,
-           "is written and requires grad; pass {}.detach(), which shares its memory",
-           name_of(subject.tensor));
+           "is written and requires grad; pass {}.detach(), which shares its memory", subject.tensor.text());
   // The imaginary part of a conjugated tensor has the wrong sign in memory; it takes every second element.
   bool maybe_imaginary = view.dtype == DType::kFloat32 || view.dtype == DType::kFloat16;
   for (int axis = 0; maybe_imaginary && axis < view.rank; ++axis)
     maybe_imaginary = view.dim(axis) <= 1 || view.stride(axis) % 2 == 0;
   if (maybe_imaginary && nb::cast<bool>(object.attr("is_neg")()))
     refuse(PyExc_ValueError, subject, "has its negative bit set; pass {}.resolve_neg()",
-           name_of(subject.tensor));
+           subject.tensor.text());
 }
 
 TensorView view_of_exchange(const Subject& subject, nb::handle object, const Kind& kind, Access access) {

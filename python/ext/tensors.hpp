@@ -4,8 +4,10 @@
 // exchange API (torch), NumPy arrays, anything with __dlpack__.
 #pragma once
 
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 
+#include <string>
 #include <vector>
 
 #include "contexts.hpp"
@@ -22,6 +24,8 @@ enum class Access { kRead, kWrite };
 struct TensorName {
   const char* name;
   Py_ssize_t index = -1;
+
+  std::string text() const { return index < 0 ? name : fmt::format("{}[{}]", name, index); }
 };
 
 // The tensors of one call. Views are valid while the caller holds the tensors and this object lives.

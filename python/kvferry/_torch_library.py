@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How kvferry.torch and kvferry.compat register operators with PyTorch.
 
-`torch.library.Library` from Python costs 3 to 7 us a call, by the number of arguments, most of it the
-dispatcher's; `torch.library.custom_op` costs 20.
+An operator of PyTorch's `Library` that does nothing costs 2 us a call; ours cost 3 to 7 over the function of
+kvferry, by the number of arguments. One of its `custom_op` costs 20.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import library as torch_library
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -25,7 +26,7 @@ class Operators:
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self._library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+        self._library = torch_library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         self._impl: Callable[..., None] = self._library.impl
 
     def define(
@@ -54,9 +55,9 @@ class Operators:
             return None if fake is None else fake(*args, **kwargs)
 
         self.implement(operator, run)
-        self._impl(operator, torch.library.fallthrough_kernel, "Autograd")  # the kernel looks itself
+        self._impl(operator, torch_library.fallthrough_kernel, "Autograd")  # the kernel looks itself
         self._impl(operator, refuse, "CompositeExplicitAutograd")
-        torch.library.register_fake(operator, fake_kernel, lib=self._library)
+        torch_library.register_fake(operator, fake_kernel, lib=self._library)
         if effect:
             _register_effectful_op(operator, _EffectType.ORDERED)
 

@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import library as torch_library  # noqa: E402
+
 import kvferry.compat.npu  # noqa: E402, F401
 
 npu, custom = torch.ops.npu, torch.ops.custom
@@ -174,13 +176,14 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_opcheck(name: str) -> None:
     operator, args, kwargs = CALLS[name]
-    torch.library.opcheck(operator.default, args, kwargs)
+    torch_library.opcheck(operator.default, args, kwargs)
 
 
 def test_an_operator_that_exists_is_left_alone() -> None:
     script = """
+from torch import library
 import torch
-theirs = torch.library.Library("npu", "DEF")
+theirs = library.Library("npu", "DEF")
 theirs.define("npu_scatter_pa_kv_cache(Tensor key) -> ()")
 try:
     import kvferry.compat.npu

@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import library as torch_library  # noqa: E402
+
 import kvferry.compat.vllm  # noqa: E402, F401
 
 ops = torch.ops._C_cache_ops
@@ -90,13 +92,14 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_opcheck(name: str) -> None:
-    torch.library.opcheck(*CALLS[name])
+    torch_library.opcheck(*CALLS[name])
 
 
 # What a vLLM without CPU kernels defines.
 VLLM = """
+from torch import library
 import torch
-theirs = torch.library.Library("_C_cache_ops", "DEF")
+theirs = library.Library("_C_cache_ops", "DEF")
 theirs.define("swap_blocks({arguments}) -> ()")
 theirs.define(
     "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, "

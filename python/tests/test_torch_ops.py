@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import library as torch_library  # noqa: E402
+
 import kvferry.torch  # noqa: E402, F401
 
 ops = torch.ops.kvferry
@@ -267,7 +269,7 @@ CALLS = _calls()
 @pytest.mark.parametrize("name", CALLS)
 def test_opcheck(name: str) -> None:
     operator, args, kwargs = CALLS[name]
-    torch.library.opcheck(getattr(ops, operator).default, args, kwargs)
+    torch_library.opcheck(getattr(ops, operator).default, args, kwargs)
 
 
 def test_every_operator_is_checked() -> None:
@@ -294,7 +296,7 @@ def test_grad_is_refused(name: str) -> None:
     instead = "call it under torch.no_grad" if not pools else r"pass key_caches\[0\]\.detach"
     with pytest.raises(RuntimeError, match=rf"{operator}: \S+ requires grad.*derivative: {instead}"):
         call(*args, **kwargs)
-    torch.library.opcheck(call.default, args, kwargs, test_utils="test_autograd_registration")
+    torch_library.opcheck(call.default, args, kwargs, test_utils="test_autograd_registration")
     if not pools:
         with torch.no_grad():
             results = call(*args, **kwargs)
