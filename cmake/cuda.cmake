@@ -36,7 +36,9 @@ function(add_kernels target)
   # -std as an option and no CUDA_STANDARD: CMake 3.25 does not know C++20 for CUDA.
   target_compile_options(${target} PRIVATE -std=c++20 -Xptxas=-v,-warn-spills -Werror=all-warnings
                                            -Xcompiler=-Wall,-Wextra)
-  set_target_properties(
-    ${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_COMPILER_LAUNCHER
-                                                      "${PROJECT_SOURCE_DIR}/cmake/cuda_report.sh;${CCACHE_PROGRAM}")
+  set(launcher ${PROJECT_SOURCE_DIR}/cmake/cuda_report.sh)
+  if(CCACHE_PROGRAM)
+    list(APPEND launcher ${CCACHE_PROGRAM})
+  endif()
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_COMPILER_LAUNCHER "${launcher}")
 endfunction()

@@ -158,6 +158,82 @@ struct WatchedWorkspace {
   Memory memory;
 };
 
+// The memory of a case on its device. On the CPU there is nothing to do.
+class Lent {
+ public:
+  Lent(CaseDevice* device, const Instance& instance) : device_(device) {
+    for (const Storage& storage : instance.storages)
+      add(storage.live, std::count(storage.unspecified.begin(), storage.unspecified.end(), 0) !=
+                            static_cast<std::ptrdiff_t>(storage.unspecified.size()));
+  }
+  void add(const Memory& memory, bool contested = false) {
+    if (device_ != nullptr && memory.size() > 0)
+      lent_.push_back(device_->lend(memory.data(), memory.size(), contested));
+  }
+
+ private:
+  CaseDevice* device_;
+  std::vector<std::shared_ptr<void>> lent_;
+};
+
+// What a case means where the host sees no indices: kReject and checked modes do not exist there, and what is
+// refused when it runs writes nothing.
+bool is_for_the_host(const Case& what) {
+  return what.text("policy", "") == "reject" || what.flag("checked", false);
+}
+
+// One run on a device.
+std::optional<Failure> run_on_device(const OperatorInfo& info, const Case& what, Instance& instance,
+                                     const std::string& via, const Context& context, CaseDevice& device) {
+  Memory record_memory(sizeof(ErrorRecord), Placement::kGuarded);
+  auto* record = new (record_memory.data()) ErrorRecord;
+  Lent lent(&device, instance);
+  lent.add(record_memory);
+  const Result<Plan> plan = instance.plan(context);
+  const auto untouched = [&]() -> std::optional<Failure> {
+    if (std::string wrong = device.finish(); !wrong.empty()) return because(std::move(wrong));
+    if (auto failure = MemoryCheck(instance).check(true)) return failure;
+    return record->bad == 0 ? std::nullopt : std::optional(because("refused, but recorded"));
+  };
+  if (!plan.ok()) {
+    const bool foreign = is_for_the_host(what) && plan.status().code() == StatusCode::kUnimplemented;
+    if (!foreign && instance.expect.at == Expectation::At::kRun)
+      return because(
+          fmt::format("plan() refused: {}: {}", to_string(plan.status().code()), plan.status().message()));
+    if (auto failure = foreign ? std::nullopt : check_status(instance, plan.status(), info.name))
+      return failure;
+    return untouched();
+  }
+  if (is_for_the_host(what)) return because("plan() accepted what only the host can check");
+  const bool refused = instance.expect.code != StatusCode::kOk;
+  if (refused && instance.expect.at == Expectation::At::kPlan) {
+    return because(fmt::format("plan() accepted it, expected {} naming {}", to_string(instance.expect.code),
+                               fmt::join(instance.expect.words, " | ")));
+  }
+  Status status;
+  std::optional<WatchedWorkspace> workspace;
+  if (via == "call") {
+    status = instance.call(record, context);
+  } else {
+    workspace.emplace(plan->workspace_bytes());
+    lent.add(workspace->memory);
+    status = instance.run(plan.value(), workspace->get(), record, context);
+  }
+  if (std::string wrong = device.finish(); !wrong.empty()) return because(std::move(wrong));
+  if (!status.ok())
+    return because(fmt::format("{}: {}, expected ok", to_string(status.code()), status.message()));
+  if (workspace) {
+    if (const auto damage = workspace->memory.damage()) {
+      return because(
+          fmt::format("workspace: write at byte {} of {}", damage->offset, workspace->memory.size()));
+    }
+  }
+  if (record_memory.damage()) return because("error record: write outside");
+  if (refused) return untouched();
+  if (auto failure = MemoryCheck(instance).check(false)) return failure;
+  return check_record(instance, *record, info.op);
+}
+
 std::optional<Failure> run_variant(const OperatorInfo& info, Instance& instance, const Variant& variant,
                                    const Context& context, Stream& stream, const std::string& expect_impl,
                                    std::string& implementation, std::string& skip) {
@@ -304,11 +380,17 @@ const Context& Runner::context(const std::string& implementation, int threads, S
   options.stream = stream;
   options.implementation = implementation;
   options.streaming = streaming;
-  return contexts_.emplace(key, Context(options)).first->second;
+  return contexts_.emplace(key, device_ != nullptr ? device_->make_context(options) : Context(options))
+      .first->second;
 }
 
-Report Runner::run(const OperatorInfo& info, const Case& what) {
+Report Runner::run(const OperatorInfo& info, const Case& given) {
   Report report;
+  Case what = given;
+  if (device_ != nullptr) {
+    for (const char* key : {"impl", "expect_impl", "threads", "via"}) what.erase(key);
+    what.set("device", "cuda");
+  }
   report.case_text = what.print();
   ++cases_;
   const auto fail_early = [&](std::string why) {
@@ -336,7 +418,8 @@ Report Runner::run(const OperatorInfo& info, const Case& what) {
       }
     }
     implementations = what.texts("impl", {});
-    const std::vector<std::string> all = info.implementations();
+    const std::vector<std::string> all =
+        device_ != nullptr ? std::vector<std::string>{"cuda"} : info.implementations();
     for (const std::string& name : implementations) {
       if (std::find(all.begin(), all.end(), name) == all.end()) {
         what.fail("impl", fmt::format("'{}' is none of: {}", name, fmt::join(all, ", ")));
@@ -349,17 +432,23 @@ Report Runner::run(const OperatorInfo& info, const Case& what) {
     instance = info.make(what);
     what.check_used();
 
+    if (device_ == nullptr && instance->device().type != DeviceType::kCpu)
+      what.fail("device", "cases on a CUDA device run in the tests of the CUDA backend");
+
     std::vector<Variant> variants;
     const auto has = [&](const char* way) { return std::find(via.begin(), via.end(), way) != via.end(); };
     const int most = static_cast<int>(*std::max_element(threads.begin(), threads.end()));
-    if (has("run")) {
+    if (device_ != nullptr) {
+      variants = {{"cuda", 1, "run"}, {"", 1, "call"}};
+    } else if (has("run")) {
       for (const std::string& name : implementations) {
         for (const std::int64_t n : threads) variants.push_back({name, static_cast<int>(n), "run"});
       }
       if (!forced) variants.push_back({"", most, "run"});
     }
     for (const char* way : {"stream", "call"}) {
-      if (has(way)) variants.push_back({forced ? implementations.front() : "", most, way});
+      if (device_ == nullptr && has(way))
+        variants.push_back({forced ? implementations.front() : "", most, way});
     }
 
     std::string skipped;  // the implementation that was skipped last
@@ -374,7 +463,9 @@ Report Runner::run(const OperatorInfo& info, const Case& what) {
         const FaultReport fault(*instance, repeat);
         Stream* stream = variant.via == "stream" ? &stream_ : nullptr;
         const Context& where = context(variant.implementation, variant.threads, stream, streaming);
-        failure = run_variant(info, *instance, variant, where, stream_, expect_impl, implementation, skip);
+        failure = device_ != nullptr ? run_on_device(info, what, *instance, variant.via, where, *device_)
+                                     : run_variant(info, *instance, variant, where, stream_, expect_impl,
+                                                   implementation, skip);
       }
       if (!skip.empty()) {
         skipped = variant.implementation;

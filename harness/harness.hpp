@@ -67,10 +67,29 @@ struct Report {
   std::string to_string() const;  // for people
 };
 
+// A device that cases run on in place of this CPU.
+class CaseDevice {
+ public:
+  CaseDevice() = default;
+  CaseDevice(const CaseDevice&) = delete;
+  CaseDevice& operator=(const CaseDevice&) = delete;
+  virtual ~CaseDevice() = default;
+
+  virtual Context make_context(const ContextOptions& options) = 0;
+  // Makes memory of the host the device's until the result dies. `contested`: the case leaves open what some
+  // of the bytes are, as several threads may write them.
+  virtual std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, bool contested) = 0;
+  // Waits for all that was launched. What went wrong, empty for nothing.
+  virtual std::string finish() = 0;
+};
+
 // Keeps contexts (and their threads) from case to case. For one thread.
 class Runner {
  public:
   explicit Runner(std::vector<int> threads = {1, 2, 3}) : default_threads_(std::move(threads)) {}
+  // Every case on the device, by its one implementation, "cuda": `impl`, `threads` and `via` of a case are
+  // those of the CPU and count for nothing. The device must outlive the runner.
+  explicit Runner(CaseDevice& device) : device_(&device), default_threads_{1} {}
 
   // A case that cannot be made is a failure too.
   Report run(const OperatorInfo& info, const Case& what);
@@ -85,6 +104,7 @@ class Runner {
  private:
   const Context& context(const std::string& implementation, int threads, Stream* stream, bool streaming);
 
+  CaseDevice* device_ = nullptr;  // null: this CPU
   std::vector<int> default_threads_;
   Stream stream_;  // before the contexts that use it
   std::map<std::string, Context> contexts_;

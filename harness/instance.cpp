@@ -18,6 +18,7 @@ constexpr std::int64_t kSparseFrom = std::int64_t{1} << 30;
 
 constexpr std::array kCommonKeys = {
     KeyHelp{"seed", "seed of all random bytes and values (default 1)"},
+    KeyHelp{"device", "where the tensors are: cpu (default), cuda"},
     KeyHelp{"impl", "implementations to run, joined by ';' (default: all of the operator)"},
     KeyHelp{"threads", "thread counts, a list (default 1;2;3)"},
     KeyHelp{"via", "how to call, a list of run, stream, call (default: all)"},
@@ -50,6 +51,11 @@ constexpr std::array<std::pair<const char*, DType>, 12> kDataTypes = {{
 constexpr std::array<std::pair<const char*, DType>, 2> kIndexTypes = {{
     {"i32", DType::kInt32},
     {"i64", DType::kInt64},
+}};
+
+constexpr std::array<std::pair<const char*, DeviceType>, 2> kDevices = {{
+    {"cpu", DeviceType::kCpu},
+    {"cuda", DeviceType::kCuda},
 }};
 
 constexpr std::array<std::pair<const char*, Placement>, 3> kPlacements = {{
@@ -103,6 +109,7 @@ const char* short_name(DType dtype) {
 
 Instance::Instance(const Case& from)
     : seed_(static_cast<std::uint64_t>(from.integer("seed", 1))),
+      device_{from.choice<DeviceType>("device", kDevices, DeviceType::kCpu), 0},
       placement_(from.choice<Placement>("guard", kPlacements, Placement::kGuarded)),
       aligns_(from.integers("align", {0})),
       bounded_(from.flag("bound", true)) {
@@ -196,6 +203,7 @@ TensorView Instance::view(std::size_t i) const {
   const Storage& storage = storages[tensor.storage];
   TensorView result =
       strided(storage.live.data(), tensor.dtype, tensor.shape, tensor.layout.strides, tensor.layout.offset);
+  result.device = device_;
   if (tensor.bounded) result.storage_elements = storage.live.size() / item_bytes(tensor.dtype);
   return result;
 }

@@ -82,12 +82,13 @@ struct TensorPair {
 
 class Instance {
  public:
-  // Reads seed, guard, align and bound.
+  // Reads seed, device, guard, align and bound.
   explicit Instance(const Case& from);
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
   std::uint64_t seed() const { return seed_; }
+  Device device() const { return device_; }  // of all tensors
 
   // Filled with random bytes. Above 1 GiB it is sparse and zero.
   std::size_t add_storage(std::string_view name, bool output, std::int64_t bytes);
@@ -141,6 +142,7 @@ class Instance {
   Memory make_memory(std::int64_t bytes, bool follow_align);
 
   std::uint64_t seed_ = 0;
+  Device device_;
   Placement placement_ = Placement::kGuarded;
   std::vector<std::int64_t> aligns_;
   std::size_t next_align_ = 0;

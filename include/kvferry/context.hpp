@@ -58,6 +58,10 @@ struct ContextOptions {
   // Null: operators run in the calling thread (with its helpers) and return the final Status.
   // The stream must outlive the context.
   Stream* stream = nullptr;
+  // Of a CUDA device: the cudaStream_t that operators are launched on, one of that device. Null is CUDA's
+  // default stream, as everywhere in CUDA. KVFerry neither synchronises nor destroys it; it must outlive the
+  // work.
+  void* cuda_stream = nullptr;
   // Name of the implementation that every plan() must use ("avx512", "avx2", "neon", "generic"); empty:
   // KVFERRY_FORCE_IMPL, else the first of the operator's table that can run. Forcing one that cannot run is
   // an error of plan().

@@ -34,13 +34,21 @@ enum class DType : std::uint8_t {
 KVFERRY_EXPORT std::int64_t size_of(DType dtype) noexcept;   // bytes of one element
 KVFERRY_EXPORT const char* to_string(DType dtype) noexcept;  // "float16", "float8_e4m3fn", ...
 
-enum class DeviceType : std::uint8_t { kCpu = 1, kCuda = 2 };  // the numbers of DLPack
+// The numbers of DLPack.
+enum class DeviceType : std::uint8_t {
+  kCpu = 1,
+  kCuda = 2,
+  kCudaHost = 3,      // host memory that is pinned and mapped into CUDA devices
+  kCudaManaged = 13,  // memory that CUDA moves between host and devices
+};
 
 struct Device {
   DeviceType type = DeviceType::kCpu;
   std::int32_t index = 0;
   friend bool operator==(const Device&, const Device&) = default;
 };
+
+KVFERRY_EXPORT std::string to_string(Device device);  // "cpu:0", "cuda:1", "cuda_host:0", "cuda_managed:0"
 
 inline constexpr int kMaxRank = 8;
 

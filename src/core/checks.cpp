@@ -59,6 +59,11 @@ class OverlapSearch {
   int budget_ = 10000;
 };
 
+// Memory that the device of the context reads and writes as its own.
+bool reachable(Device memory, Device context) {
+  return memory == context || memory.type == DeviceType::kCudaHost || memory.type == DeviceType::kCudaManaged;
+}
+
 }  // namespace
 
 std::int64_t element_count(const TensorView& view) noexcept {
@@ -84,15 +89,28 @@ Checker::Checker(Operator op, const Context& context) : op_(op), device_(context
   const ContextState& state = context.state();
   if (!state.environment.ok()) {
     status_ = state.environment;
-  } else if (device_.type != DeviceType::kCpu || device_.index != 0) {
-    fail(StatusCode::kUnavailable,
-         fmt::format("the context asks for device {}:{}, this build has cpu:0 only",
-                     device_.type == DeviceType::kCuda ? "cuda" : "cpu", device_.index));
+  } else if (device_.type == DeviceType::kCuda ? state.queue == nullptr : device_ != Device{}) {
+    fail(StatusCode::kUnavailable, fmt::format("the context asks for device {}, expected cpu:0 or cuda:N",
+                                               kvferry::to_string(device_)));
   }
 }
 
 void Checker::fail(StatusCode code, std::string_view message) {
   status_ = Status(code, fmt::format("{}: {}", to_string(op_), message));
+}
+
+void Checker::index_policy(IndexPolicy policy) {
+  that(policy <= IndexPolicy::kReject, "index_policy: {}, expected kDefault, kReport or kReject",
+       static_cast<int>(policy));
+  if (policy == IndexPolicy::kReject) {
+    on_host("index_policy: kReject, expected kDefault or kReport");
+  }
+}
+
+void Checker::on_host(std::string_view what) {
+  if (!ok() || device_.type != DeviceType::kCuda) return;
+  fail(StatusCode::kUnimplemented,
+       fmt::format("{} on device {}, where the host reads no indices", what, kvferry::to_string(device_)));
 }
 
 void Checker::tensor(const char* name, const TensorView& view) {
@@ -106,8 +124,8 @@ void Checker::tensor(const char* name, const TensorView& view) {
     that(view.dim(axis) >= 0, "{}: dimension {} is {}, expected >= 0", name, axis, view.dim(axis));
     empty = empty || view.dim(axis) == 0;
   }
-  that(view.device == device_, "{}: lives on device {}:{}, expected the context's {}:{}", name,
-       static_cast<int>(view.device.type), view.device.index, static_cast<int>(device_.type), device_.index);
+  that(reachable(view.device, device_), "{}: lives on device {}, expected the context's {}", name,
+       kvferry::to_string(view.device), kvferry::to_string(device_));
   if (!ok()) return;
   if (view.data == nullptr && !empty) {
     fail(StatusCode::kNull,

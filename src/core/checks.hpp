@@ -24,6 +24,12 @@ class Checker {
   bool ok() const noexcept { return status_.ok(); }
   Status take() noexcept { return std::move(status_); }
 
+  // A known policy. kReject needs indices that the host can see.
+  void index_policy(IndexPolicy policy);
+
+  // kUnimplemented on a device whose memory the host does not read: "<what> on device cuda:0, ...".
+  void on_host(std::string_view what);
+
   // The view is usable at all: rank and dims, device, not null (an empty view may be), byte offsets of all
   // its elements fit int64, all inside the storage where that is known.
   void tensor(const char* name, const TensorView& view);

@@ -27,6 +27,17 @@ Context::Context(ContextOptions options) : state_(std::make_shared<internal::Con
   if (o.implementation.empty()) {
     if (const char* name = std::getenv("KVFERRY_FORCE_IMPL")) o.implementation = name;
   }
+  if (o.device.type == DeviceType::kCuda) {
+    if (o.stream != nullptr) {
+      state_->environment = Status(StatusCode::kInvalidArgument,
+                                   "ContextOptions: stream is a CPU stream, expected null with a CUDA device "
+                                   "(its stream is cuda_stream)");
+      return;
+    }
+    auto queue = internal::open_cuda_queue(o);
+    queue.ok() ? void(state_->queue = std::move(queue.value())) : void(state_->environment = queue.status());
+    return;
+  }
   if (o.threads < 0 || o.threads > kMaxThreads) {
     state_->environment =
         Status(StatusCode::kInvalidArgument,

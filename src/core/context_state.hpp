@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include "core/device_queue.hpp"
 #include "kvferry/context.hpp"
 
 namespace kvferry::internal {
@@ -54,6 +55,7 @@ struct ContextState : std::enable_shared_from_this<ContextState> {
 
   ContextOptions options;
   int threads = 1;
+  std::shared_ptr<DeviceQueue> queue;  // null: the CPU
   Status environment;  // what is wrong in the options or in KVFERRY_* variables, told by the first plan()
 
   // Of the calling process. Null in a forked child that has no memory for one.

@@ -156,7 +156,11 @@ Status run_in_context(const Plan& plan, Buffers buffers, const Context& context)
   if (state == nullptr) return {StatusCode::kOutOfMemory, std::string()};
   const std::lock_guard lock(state->workspace_mutex);
   buffers.workspace.bytes = plan.workspace_bytes();
-  if (buffers.workspace.bytes > 0) {
+  if (DeviceQueue* const queue = context.state().queue.get(); queue != nullptr) {
+    Result<void*> memory = queue->workspace(buffers.workspace.bytes);
+    if (!memory.ok()) return memory.status();
+    buffers.workspace.data = memory.value();
+  } else if (buffers.workspace.bytes > 0) {
     buffers.workspace.data = state->workspace(buffers.workspace.bytes);
     if (buffers.workspace.data == nullptr) return {StatusCode::kOutOfMemory, std::string()};
   }

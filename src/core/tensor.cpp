@@ -55,6 +55,25 @@ std::int64_t wrapping_mul(std::int64_t a, std::int64_t b) noexcept {
 
 }  // namespace
 
+std::string to_string(Device device) {
+  const char* name = "unknown";
+  switch (device.type) {
+    case DeviceType::kCpu:
+      name = "cpu";
+      break;
+    case DeviceType::kCuda:
+      name = "cuda";
+      break;
+    case DeviceType::kCudaHost:
+      name = "cuda_host";
+      break;
+    case DeviceType::kCudaManaged:
+      name = "cuda_managed";
+      break;
+  }
+  return fmt::format("{}:{}", name, device.index);
+}
+
 std::int64_t size_of(DType dtype) noexcept {
   return info(dtype).size;
 }

@@ -288,8 +288,7 @@ void check_pairs(Checker& check, const BlockCopyArgs& a) {
   check.dim("mapping", a.mapping, 1, 2, "a source and a destination");
   check.index_dtype("mapping", a.mapping);
   if (a.count) check.count("count", *a.count);
-  check.that(a.index_policy <= IndexPolicy::kReject,
-             "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
+  check.index_policy(a.index_policy);
   if (!check.ok()) return;
   Checked bytes(kLine);
   for (const TensorView& view : a.dst)

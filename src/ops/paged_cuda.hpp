@@ -1,45 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The paged plans in the words of the CUDA kernels.
+// The paged reads in the words of the CUDA kernels.
 #pragma once
 
 #include <cstdint>
 
-#include "backends/cuda/paged_gather.hpp"
+#include "backends/cuda/queue.hpp"
+#include "core/impl.hpp"
+#include "ops/cuda_implementation.hpp"
 #include "ops/paged_layout.hpp"
 #include "ops/paged_reads.hpp"
 
 namespace kvferry::internal {
 
-inline cuda::PagedTable cuda_table(const PagedReads& reads, const void* block_tables) {
-  const IndexView& view = reads.block_tables;
-  return {cuda::DevicePtr<const std::uint8_t>::at(static_cast<const std::uint8_t*>(block_tables) + view.base),
-          view.step0, view.step1, reads.table_width, view.wide};
+// Of the workspace: the sequences, where a planning pass makes them.
+inline bool cuda_plans_reads(const PagedReads& reads) {
+  return reads.batches > cuda::PagedGather::kMostBatches || reads.policy == IndexPolicy::kReport;
+}
+inline std::int64_t cuda_reads_workspace(const PagedReads& reads) {
+  if (reads.cache_count == 0 || !cuda_plans_reads(reads)) return 0;
+  return (reads.batches + 1) * static_cast<std::int64_t>(sizeof(cuda::PagedSequence)) + kWorkspaceAlign;
 }
 
-// One nest of a side: a token of several nests takes as many launches. REQUIRES at most
-// PagedGatherSide::kLoops loops, and pieces and counts of 32 bits.
-inline cuda::PagedGatherSide cuda_gather_side(const PagedSide& side, const Nest& nest, const void* cache,
-                                              void* rows) {
-  cuda::PagedGatherSide to{};
-  if (side.blocks > 0) {
-    to.cache = cuda::DevicePtr<const std::uint8_t>::at(static_cast<const std::uint8_t*>(cache) +
-                                                       side.cache_base + nest.src_base);
-  }
-  to.rows =
-      cuda::DevicePtr<std::uint8_t>::at(static_cast<std::uint8_t*>(rows) + side.row_base + nest.dst_base);
-  to.blocks = side.blocks;
-  to.block_step = side.block_step;
-  to.slot_step = side.slot_step;
-  to.row_step = side.row_step;
-  to.piece = static_cast<std::uint32_t>(nest.piece);
-  to.joined = side.move.kind == MoveKind::kDense || side.move.kind == MoveKind::kPlanes;
-  to.loop_count = static_cast<std::uint32_t>(nest.loop_count);
-  for (std::size_t l = 0; l < to.loop_count; ++l) {
-    const Axis& loop = nest.loops[l];
-    to.loops[l] = {static_cast<std::uint32_t>(loop.count), loop.src_step, loop.dst_step};
-  }
-  return to;
+cuda::ReadsParams cuda_reads(const PagedReads& reads, const ReadPointers& pointers, std::uint32_t task_shift);
+
+// Launches the planning pass if the reads want one. Its sequences, or null.
+Result<cuda::DevicePtr<const cuda::PagedSequence>> cuda_plan_reads(const PagedReads& reads,
+                                                                   const cuda::ReadsParams& params,
+                                                                   Operator op, const Workspace& workspace,
+                                                                   ErrorRecord* record, cuda::Queue& queue);
+
+// At least as many as there are tasks.
+inline std::int64_t cuda_most_tasks(const PagedReads& reads, std::uint32_t task_shift) {
+  const std::int64_t parts = ((reads.block_size - 1) >> task_shift) + 1;
+  const std::int64_t pages = std::min(reads.rows, reads.rows / reads.block_size + 2 * reads.batches);
+  return std::min(pages, std::int64_t{1} << 40) * std::min(parts, std::int64_t{1} << 20);
 }
 
 }  // namespace kvferry::internal

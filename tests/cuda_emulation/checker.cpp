@@ -271,7 +271,9 @@ void Checker::for_each_word(const Shadow& shadow, const void* p, std::size_t byt
 }
 
 void Checker::read(const void* p, std::size_t bytes, std::size_t align, Access access, Location at) {
-  for_each_word(shadow(p, bytes, align, at, "reads"), p, bytes, [&](Cell& cell, std::uint8_t mask) {
+  const Shadow& of = shadow(p, bytes, align, at, "reads");
+  if (of.region.contested) return;
+  for_each_word(of, p, bytes, [&](Cell& cell, std::uint8_t mask) {
     check_writer(cell, mask, access, at, "reads");
     if (access == Access::kOnce && (cell.writer.bytes & mask) != 0) {
       failure_.fail(
@@ -283,7 +285,9 @@ void Checker::read(const void* p, std::size_t bytes, std::size_t align, Access a
 }
 
 void Checker::write(const void* p, std::size_t bytes, std::size_t align, Access access, Location at) {
-  for_each_word(shadow(p, bytes, align, at, "writes"), p, bytes, [&](Cell& cell, std::uint8_t mask) {
+  const Shadow& of = shadow(p, bytes, align, at, "writes");
+  if (of.region.contested) return;
+  for_each_word(of, p, bytes, [&](Cell& cell, std::uint8_t mask) {
     check_writer(cell, mask, access, at, "overwrites");
     check_readers(cell, mask, access, at, "overwrites");
     set_writer(cell, stamp(at, access, mask));
@@ -291,7 +295,9 @@ void Checker::write(const void* p, std::size_t bytes, std::size_t align, Access 
 }
 
 void Checker::update(const void* p, std::size_t bytes, Location at) {
-  for_each_word(shadow(p, bytes, bytes, at, "updates"), p, bytes, [&](Cell& cell, std::uint8_t mask) {
+  const Shadow& of = shadow(p, bytes, bytes, at, "updates");
+  if (of.region.contested) return;
+  for_each_word(of, p, bytes, [&](Cell& cell, std::uint8_t mask) {
     check_writer(cell, mask, Access::kAtomic, at, "updates");
     check_readers(cell, mask, Access::kAtomic, at, "updates");
     set_writer(cell, stamp(at, Access::kAtomic, mask));

@@ -9,7 +9,7 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::map<std::uintptr_t, std::uintptr_t> end_of;
+  std::map<std::uintptr_t, Region> regions;
 };
 Registry& registry() {
   static Registry one;
@@ -18,21 +18,21 @@ Registry& registry() {
 
 }  // namespace
 
-RegisteredRange::RegisteredRange(const void* data, std::size_t bytes)
+RegisteredRange::RegisteredRange(const void* data, std::size_t bytes, bool contested)
     : begin_(reinterpret_cast<std::uintptr_t>(data)) {
   const std::lock_guard lock(registry().mutex);
-  registry().end_of.emplace(begin_, begin_ + bytes);
+  registry().regions.emplace(begin_, Region{begin_, begin_ + bytes, contested});
 }
 
 RegisteredRange::~RegisteredRange() {
   const std::lock_guard lock(registry().mutex);
-  registry().end_of.erase(begin_);
+  registry().regions.erase(begin_);
 }
 
 std::vector<Region> registered_regions() {
   const std::lock_guard lock(registry().mutex);
   std::vector<Region> regions;
-  for (const auto& [begin, end] : registry().end_of) regions.push_back({begin, end});
+  for (const auto& [begin, region] : registry().regions) regions.push_back(region);
   return regions;
 }
 

@@ -15,12 +15,15 @@ namespace kvferry::emulation {
 
 struct Region {
   std::uintptr_t begin, end;
+  bool contested;
 };
 
 // While it lives, the range belongs to the device.
 class RegisteredRange {
  public:
-  RegisteredRange(const void* data, std::size_t bytes);
+  // `contested`: the problem lets threads write the same bytes (repeated slots), which are unspecified then:
+  // only the bounds are checked.
+  RegisteredRange(const void* data, std::size_t bytes, bool contested = false);
   ~RegisteredRange();
   RegisteredRange(const RegisteredRange&) = delete;
   RegisteredRange& operator=(const RegisteredRange&) = delete;

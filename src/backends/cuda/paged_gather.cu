@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/launch.cuh"
-#include "backends/cuda/launchers.cuh"
+#include "backends/cuda/paged_gather.hpp"
 
 namespace kvferry::internal::cuda {
 
-cudaError_t launch_paged_gather(const PagedGather::Params& params, std::uint32_t blocks,
-                                cudaStream_t stream) {
-  return launch<PagedGather>(params, blocks, stream);
-}
+template cudaError_t launch<PagedGather>(const PagedGather::Params&, std::uint32_t, cudaStream_t);
 
 }  // namespace kvferry::internal::cuda

@@ -16,8 +16,7 @@ Status check_args(const GatherDequantArgs& a, const Context& context) {
   Checker check(Operator::kGatherDequant, context);
   check.tensor("cache", a.cache);
   check.output("out", a.out);
-  check.that(a.index_policy <= IndexPolicy::kReject,
-             "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
+  check.index_policy(a.index_policy);
   check.rank("cache", a.cache, 3);
   check.rank("out", a.out, 2);
   check.that(a.cache.dtype == DType::kUInt8 || a.cache.dtype == DType::kInt8,

@@ -4,6 +4,7 @@
 #include "backends/cpu/parallel_for.hpp"
 #include "core/checks.hpp"
 #include "ops/gather_pa_kv_cache/gather_pa_kv_cache_ascend.hpp"
+#include "ops/paged_cuda.hpp"
 
 namespace kvferry {
 namespace internal {
@@ -20,8 +21,7 @@ Status check_args(const GatherPaKvCacheArgs& a, const Context& context) {
   const bool norm = a.cache_mode == CacheMode::kNorm;
   check.that(norm || a.cache_mode == CacheMode::kPaNz, "cache_mode: {}, expected kNorm or kPaNz",
              static_cast<int>(a.cache_mode));
-  check.that(a.index_policy <= IndexPolicy::kReject,
-             "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
+  check.index_policy(a.index_policy);
   check.rank("key_cache", a.key_cache, 4);
   check.rank("value_cache", a.value_cache, 4);
   check.rank("key", a.key, norm ? 3 : 2);
@@ -104,8 +104,17 @@ Result<Plan> plan(const GatherPaKvCacheArgs& args, const Context& context) noexc
       body->reads.add_cache("value_cache", kBadValue, body->value.blocks);
     }
     body->ascend = describe_ascend(args);
-    body->workspace_bytes = body->reads.workspace_bytes();
-    if (Status status = pick(gather_pa_kv_cache_cpu(), context, *body); !status.ok()) return status;
+    body->pinned = {is_pinned(args.key_cache),
+                    is_pinned(args.value_cache),
+                    is_pinned(args.block_tables),
+                    is_pinned(args.seq_lens),
+                    args.seq_offset && is_pinned(*args.seq_offset),
+                    is_pinned(args.key),
+                    is_pinned(args.value)};
+    const bool cuda = context.state().queue != nullptr;
+    body->workspace_bytes = cuda ? cuda_reads_workspace(body->reads) : body->reads.workspace_bytes();
+    const auto table = cuda ? gather_pa_kv_cache_cuda() : gather_pa_kv_cache_cpu();
+    if (Status status = pick(table, context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });
 }

@@ -21,10 +21,16 @@ struct GatherPaKvCachePlan final : PlanBody {
   const ImplType* impl = nullptr;
   PagedSide key, value;
   PagedReads reads;
+  // On a CUDA device: in pinned host memory.
+  struct Pinned {
+    bool key_cache = false, value_cache = false, block_tables = false, seq_lens = false, seq_offset = false,
+         key = false, value = false;
+  } pinned;
   std::string ascend;  // what a CANN build would select
 };
 
-// CPU implementations in order of preference.
+// Implementations in order of preference.
 std::span<const GatherPaKvCachePlan::ImplType> gather_pa_kv_cache_cpu();
+std::span<const GatherPaKvCachePlan::ImplType> gather_pa_kv_cache_cuda();
 
 }  // namespace kvferry::internal

@@ -170,8 +170,7 @@ Status check_args(const Args& a, const Context& context) {
   Checker check(Operator::kGatherSelectionKvCache, context);
   check.that(a.q_len_mode <= QLenMode::kAllRows, "q_len_mode: {}, expected kCounts, kPrefixSum or kAllRows",
              static_cast<int>(a.q_len_mode));
-  check.that(a.index_policy <= IndexPolicy::kReject,
-             "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
+  check.index_policy(a.index_policy);
   check.that(a.selection_topk_block_size >= 1, "selection_topk_block_size: {}, expected >= 1",
              a.selection_topk_block_size);
   if (a.selection_k_rope) check.output("selection_k_rope", *a.selection_k_rope);

@@ -26,6 +26,7 @@ Status check_args(const GroupMemcpyArgs& a, const Context& context) {
   check.that(a.addr_table.rank == 2 || a.addr_table.dim(0) % 2 == 0,
              "addr_table: dimension 0 is {}, expected an even number (sources and destinations)",
              a.addr_table.dim(0));
+  if (a.checked) check.on_host("checked: true, expected false");
   check.that(a.copy_bytes >= 0, "copy_bytes: {}, expected >= 0", a.copy_bytes);
   const std::int64_t pairs = pairs_of(a.addr_table);
   if (a.sizes) {

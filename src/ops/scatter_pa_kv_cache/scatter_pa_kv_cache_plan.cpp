@@ -91,8 +91,7 @@ Status check_args(ScatterPaKvCacheArgs& a, const Context& context) {
   check.that(a.cache_mode == CacheMode::kNorm || a.scatter_mode == ScatterMode::kNone,
              "scatter_mode: {}, expected kNone with cache_mode kPaNz",
              a.scatter_mode == ScatterMode::kNhsd ? "kNhsd" : "kNct");
-  check.that(a.index_policy <= IndexPolicy::kReject,
-             "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
+  check.index_policy(a.index_policy);
   const bool nct = a.scatter_mode == ScatterMode::kNct;
   // A tensor of rank 0 is how some front ends pass none.
   if (a.value && a.value->rank == 0) a.value.reset();

@@ -48,8 +48,7 @@ Status check_args(const Args& a, const Context& context) {
              "chunk_layout: {}, expected kLayerFirst or kPageFirst", static_cast<int>(a.chunk_layout));
   check.that(a.direction <= TransferDirection::kChunkToPools,
              "direction: {}, expected kPoolsToChunk or kChunkToPools", static_cast<int>(a.direction));
-  check.that(a.index_policy <= IndexPolicy::kReject,
-             "index_policy: {}, expected kDefault, kReport or kReject", static_cast<int>(a.index_policy));
+  check.index_policy(a.index_policy);
   check.that(a.value_caches.empty() || a.value_caches.size() == a.key_caches.size(),
              "value_caches: {} pools, expected none or {} (layers of key_caches)", a.value_caches.size(),
              a.key_caches.size());

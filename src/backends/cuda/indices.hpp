@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Index tensors, and what kernels say of bad entries.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/kernel.hpp"
+
+namespace kvferry::internal::cuda {
+
+// int32 or int64 of any strides (in bytes) and alignment.
+struct Indices {
+  DevicePtr<const std::uint8_t> data;
+  std::int64_t step0, step1;
+  bool wide;
+};
+
+template <class X>
+KVFERRY_KERNEL_FN std::int64_t load_index(X& x, const Indices& indices, std::int64_t i, std::int64_t j = 0) {
+  const std::uint8_t* at = indices.data.get() + i * indices.step0 + j * indices.step1;
+  const std::uint32_t bytes = indices.wide ? 8 : 4;
+  if (reinterpret_cast<std::uintptr_t>(at) % bytes == 0) {
+    return indices.wide ? x.load(reinterpret_cast<const std::int64_t*>(at))
+                        : x.load(reinterpret_cast<const std::int32_t*>(at));
+  }
+  std::uint64_t bits = 0;
+  for (std::uint32_t n = 0; n < bytes; ++n) bits |= static_cast<std::uint64_t>(x.load(at + n)) << 8 * n;
+  return indices.wide ? static_cast<std::int64_t>(bits) : static_cast<std::int32_t>(bits);
+}
+
+// ErrorRecord of kvferry/plan.hpp, and its bits.
+struct Record {
+  std::uint64_t bad;
+  std::int64_t batch, column, id;
+  std::uint32_t which, op;
+};
+inline constexpr std::uint32_t kKeyBit = 1, kValueBit = 2, kColumnBit = 4, kDuplicateBit = 8, kSourceBit = 16,
+                               kDestinationBit = 32;
+
+// What the threads of one block found: how many, and the lowest (batch, column).
+template <class X>
+struct FoundShared {
+  SharedArray<X, std::uint64_t, 1> bad;
+  SharedArray<X, std::int64_t, 1> batch, column;
+};
+
+// What one thread found.
+class Found {
+ public:
+  // `pairs` bad entries at (batch, column).
+  KVFERRY_KERNEL_FN void add(std::int64_t batch, std::int64_t column, std::uint32_t pairs) {
+    if (bad_ == 0 || batch < batch_ || (batch == batch_ && column < column_)) {
+      batch_ = batch;
+      column_ = column;
+    }
+    bad_ += pairs;
+  }
+
+  // By all threads of the block; true for the one that must call add_to_record(), if anything was found. All
+  // may call gather() again behind a barrier.
+  template <class X>
+  KVFERRY_KERNEL_FN bool gather(X& x, FoundShared<X>& sh) const {
+    if (x.thread() == 0) {
+      sh.bad.set(0, 0);
+      sh.batch.set(0, kNone);
+      sh.column.set(0, kNone);
+    }
+    x.sync();
+    if (bad_ != 0) {
+      x.atomic_add(sh.bad, 0, bad_);
+      x.atomic_min(sh.batch, 0, batch_);
+    }
+    x.sync();
+    if (bad_ != 0 && batch_ == sh.batch[0]) x.atomic_min(sh.column, 0, column_);
+    x.sync();
+    return x.thread() == 0 && sh.bad[0] != 0;
+  }
+
+ private:
+  static constexpr std::int64_t kNone = 0x7fffffffffffffff;
+  std::uint64_t bad_ = 0;
+  std::int64_t batch_ = 0, column_ = 0;
+};
+
+// By one thread: as add_to() of core/error_record.hpp.
+template <class X>
+KVFERRY_KERNEL_FN void add_to_record(X& x, Record* record, const Record& more) {
+  const Record old = x.load(static_cast<const Record*>(record));
+  Record sum = old;
+  if (old.bad == 0 || more.batch < old.batch || (more.batch == old.batch && more.column < old.column))
+    sum = more;
+  sum.bad = old.bad + more.bad;
+  x.store(record, sum);
+}
+
+}  // namespace kvferry::internal::cuda

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one list of kernels: the library launches what is in it, a .cu file instantiates it for GPUs
+// (<name>.cu), the tests execute it.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "backends/cuda/paged_gather.hpp"
+#include "backends/cuda/paged_reads.hpp"
+
+namespace kvferry::internal::cuda {
+
+template <class... Kernel>
+struct KernelList {
+  static constexpr std::size_t kSize = sizeof...(Kernel);
+  template <class K>
+  static constexpr std::size_t index() {
+    constexpr bool kSame[] = {std::is_same_v<K, Kernel>...};
+    std::size_t i = 0;
+    while (i < kSize && !kSame[i]) ++i;
+    return i;
+  }
+};
+
+using Kernels = KernelList<PagedCut, PagedGather>;
+
+}  // namespace kvferry::internal::cuda

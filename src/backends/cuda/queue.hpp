@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Queue: where the operators launch kernels. A stream of a GPU (cuda_queue.cu), or in the tests the emulation
+// (tests/cuda_emulation/queue.hpp), so that what decides and launches is tested too. No CUDA header in here:
+// the operators are compiled without nvcc.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cuda/kernels.hpp"
+#include "backends/cuda/tuning.hpp"
+#include "core/device_queue.hpp"
+#include "kvferry/plan.hpp"
+
+namespace kvferry::internal::cuda {
+
+class Queue : public DeviceQueue {
+ public:
+  const Tuning& tuning() const { return *tuning_; }
+  std::int64_t multiprocessors() const { return multiprocessors_; }
+
+  // Kernel K on the stream: at most `units` blocks, and as many as are resident at once, or of those that
+  // read host memory as the link needs. 0 units: nothing.
+  template <class K>
+  Status launch(Operator op, const typename K::Params& params, std::int64_t units, bool from_host = false) {
+    constexpr std::size_t kIndex = Kernels::index<K>();
+    static_assert(kIndex < Kernels::kSize, "the kernel is not in the list");
+    if (units <= 0) return {};
+    std::int64_t resident = multiprocessors_ * std::int64_t{K::kMinBlocks};
+    if (from_host) resident = std::min(resident, std::int64_t{tuning_->host_blocks});
+    return launch_kernel(op, kIndex, &params, static_cast<std::uint32_t>(std::min(units, resident)));
+  }
+
+  // The address that the device has for pinned host memory, asked of the runtime. kInvalidArgument, with the
+  // operator and the tensor, for memory that it does not have mapped.
+  virtual Result<void*> device_address(Operator op, const char* name, const void* host) = 0;
+
+ protected:
+  Queue(int architecture, std::int64_t multiprocessors)
+      : tuning_(&tuning_of(architecture)), multiprocessors_(multiprocessors) {}
+  virtual Status launch_kernel(Operator op, std::size_t kernel, const void* params, std::uint32_t blocks) = 0;
+
+ private:
+  const Tuning* tuning_;
+  std::int64_t multiprocessors_;
+};
+
+}  // namespace kvferry::internal::cuda

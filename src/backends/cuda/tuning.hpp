@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every choice of the CUDA backend that depends on the GPU, as data. None of these has been measured on a GPU
+// yet: they are estimates from data sheets (docs/performance.md).
+#pragma once
+
+#include <cstdint>
+
+namespace kvferry::internal::cuda {
+
+struct Tuning {
+  int architecture;  // 90: sm_90
+  // Bytes of one task: enough for 256 threads with 4 loads of 16 bytes each in flight, so that short pages
+  // are whole tasks and long ones spread over blocks.
+  std::int64_t task_bytes;
+  // Blocks that read host memory: the link is full long before the GPU is.
+  std::uint32_t host_blocks;
+};
+
+inline constexpr Tuning kTunings[] = {
+    {80, 16 << 10, 16},
+    {90, 16 << 10, 16},
+    {100, 32 << 10, 32},
+};
+
+// Of the newest architecture that is not newer than this one.
+constexpr const Tuning& tuning_of(int architecture) {
+  const Tuning* best = &kTunings[0];
+  for (const Tuning& one : kTunings) {
+    if (one.architecture <= architecture) best = &one;
+  }
+  return *best;
+}
+
+}  // namespace kvferry::internal::cuda

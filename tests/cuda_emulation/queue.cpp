@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda_emulation/queue.hpp"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "core/context_state.hpp"
+#include "harness/random.hpp"
+
+namespace kvferry::emulation {
+namespace {
+
+using Work = std::function<Report()>;
+using MakeWork = Work (*)(const void* params, std::uint32_t blocks, LaunchOptions options);
+
+// With a copy of the parameters, as CUDA keeps one.
+template <class K>
+Work work_of(const void* params, std::uint32_t blocks, LaunchOptions options) {
+  typename K::Params copy;
+  std::memcpy(&copy, params, sizeof copy);
+  return [=] { return launch<K>(blocks, copy, options); };
+}
+
+template <class... K>
+constexpr auto works_of(internal::cuda::KernelList<K...>) {
+  return std::array<MakeWork, sizeof...(K)>{work_of<K>...};
+}
+constexpr auto kWorks = works_of(internal::cuda::Kernels());
+
+}  // namespace
+
+std::string EmulatedQueue::finish() {
+  for (const auto& work : std::exchange(work_, {})) {
+    const Report report = work();
+    if (report.finding) return report.finding->text;
+  }
+  return {};
+}
+
+Result<void*> EmulatedQueue::workspace(std::int64_t bytes) {
+  if (bytes <= 0) return static_cast<void*>(nullptr);
+  if (workspaces_.empty() || static_cast<std::int64_t>(workspaces_.back()->size()) < bytes)
+    workspaces_.push_back(std::make_unique<Buffer<std::byte>>(static_cast<std::size_t>(bytes), 16));
+  return static_cast<void*>(workspaces_.back()->data());
+}
+
+Result<void*> EmulatedQueue::device_address(Operator /*op*/, const char* /*name*/, const void* host) {
+  return const_cast<void*>(host);
+}
+
+Status EmulatedQueue::launch_kernel(Operator /*op*/, std::size_t kernel, const void* params,
+                                    std::uint32_t blocks) {
+  harness::Random random(seed_ + ++launches_);
+  LaunchOptions options;
+  options.order = static_cast<Order>(random.between(0, 2));
+  options.seed = random.next();
+  if (random.one_in(8)) options.preempt_per_1024 = static_cast<std::uint32_t>(random.between(1, 100));
+  work_.push_back(kWorks[kernel](params, blocks, options));
+  return {};
+}
+
+kvferry::Context make_context(const std::shared_ptr<EmulatedQueue>& queue, ContextOptions options) {
+  kvferry::Context context(std::move(options));
+  context.state().options.device = {DeviceType::kCuda, 0};
+  context.state().queue = queue;
+  return context;
+}
+
+}  // namespace kvferry::emulation

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA backend with the emulation in the place of a GPU: contexts of it plan and launch as on one, and
+// the kernels run when somebody waits, as late as they may.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/queue.hpp"
+#include "harness/harness.hpp"
+#include "tests/cuda_emulation/context.hpp"
+#include "tests/cuda_emulation/regions.hpp"
+
+namespace kvferry::emulation {
+
+class EmulatedQueue final : public internal::cuda::Queue {
+ public:
+  // Few multiprocessors: blocks take several turns even in small problems. Every launch takes another order.
+  explicit EmulatedQueue(std::uint64_t seed, int architecture = 90, std::int64_t multiprocessors = 1)
+      : Queue(architecture, multiprocessors), seed_(seed) {}
+
+  // Everything that was launched. The first finding, empty for none.
+  std::string finish();
+  std::uint64_t launches() const { return launches_; }
+
+  Result<void*> workspace(std::int64_t bytes) override;
+  Result<void*> device_address(Operator op, const char* name, const void* host) override;
+
+ protected:
+  Status launch_kernel(Operator op, std::size_t kernel, const void* params, std::uint32_t blocks) override;
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t launches_ = 0;
+  std::vector<std::function<Report()>> work_;
+  std::vector<std::unique_ptr<Buffer<std::byte>>> workspaces_;
+};
+
+// A context whose device is the emulation.
+kvferry::Context make_context(const std::shared_ptr<EmulatedQueue>& queue, ContextOptions options = {});
+
+// Cases of the harness in the emulation.
+class EmulatedDevice final : public harness::CaseDevice {
+ public:
+  explicit EmulatedDevice(std::uint64_t seed = 1) : queue_(std::make_shared<EmulatedQueue>(seed)) {}
+
+  kvferry::Context make_context(const ContextOptions& options) override {
+    return emulation::make_context(queue_, options);
+  }
+  std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, bool contested) override {
+    return std::make_shared<RegisteredRange>(data, static_cast<std::size_t>(bytes), contested);
+  }
+  std::string finish() override { return queue_->finish(); }
+  std::uint64_t launches() const { return queue_->launches(); }
+
+ private:
+  std::shared_ptr<EmulatedQueue> queue_;
+};
+
+}  // namespace kvferry::emulation
