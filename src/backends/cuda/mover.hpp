@@ -124,19 +124,27 @@ class BlockMover {
     V* const to = reinterpret_cast<V*>(dst);
     const V* const from = reinterpret_cast<const V*>(src);
     const std::uint32_t count = bytes / static_cast<std::uint32_t>(sizeof(V));
-    for (std::uint32_t i = rank; i < count; i += kInFlight * ranks) {
+    // The first lane starts at a multiple of 64 bytes of the source, in front of it where need be: requests
+    // of a warp across such a multiple take two turns, on the link to the host above all. Lanes in front have
+    // wrapped around to indices beyond the count.
+    std::uint32_t skew = 0;
+    if (sizeof(V) == kVector)
+      skew = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(src) / kVector) % (64 / kVector);
+    for (std::uint32_t i = rank; i < count + skew; i += kInFlight * ranks) {
       V values[kInFlight] = {};
       for (std::uint32_t u = 0; u < kInFlight; ++u) {
-        if (i + u * ranks < count && src != nullptr) {
+        const std::uint32_t at = i + u * ranks - skew;
+        if (at < count && src != nullptr) {
           if constexpr (Once) {
-            values[u] = x.load_once(from + i + u * ranks);
+            values[u] = x.load_once(from + at);
           } else {
-            values[u] = x.load(from + i + u * ranks);
+            values[u] = x.load(from + at);
           }
         }
       }
       for (std::uint32_t u = 0; u < kInFlight; ++u) {
-        if (i + u * ranks < count) x.store_once(to + i + u * ranks, values[u]);
+        const std::uint32_t at = i + u * ranks - skew;
+        if (at < count) x.store_once(to + at, values[u]);
       }
     }
   }
