@@ -49,6 +49,14 @@ Result<void*> EmulatedQueue::device_address(Operator /*op*/, const char* /*name*
   return const_cast<void*>(host);
 }
 
+Status EmulatedQueue::copy_batch(Operator /*op*/, std::span<const internal::cuda::CopyRun> runs) {
+  work_.emplace_back([copies = std::vector(runs.begin(), runs.end())] {
+    for (const auto& copy : copies) std::memcpy(copy.dst, copy.src, static_cast<std::size_t>(copy.bytes));
+    return Report();
+  });
+  return {};
+}
+
 Status EmulatedQueue::launch_kernel(Operator /*op*/, std::size_t kernel, const void* params,
                                     std::uint32_t blocks) {
   harness::Random random(seed_ + ++launches_);

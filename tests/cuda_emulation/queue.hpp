@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class EmulatedQueue final : public internal::cuda::Queue {
 
   Result<void*> workspace(std::int64_t bytes) override;
   Result<void*> device_address(Operator op, const char* name, const void* host) override;
+  Status copy_batch(Operator op, std::span<const internal::cuda::CopyRun> runs) override;
 
  protected:
   Status launch_kernel(Operator op, std::size_t kernel, const void* params, std::uint32_t blocks) override;
