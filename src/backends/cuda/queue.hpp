@@ -17,7 +17,7 @@
 
 namespace kvferry::internal::cuda {
 
-// Bytes that a copy engine moves, between any memory that the device reaches.
+// One copy of copy_batch(); either side may be memory of the device or pinned host memory, by its own address.
 struct CopyRun {
   void* dst;
   const void* src;
@@ -45,8 +45,8 @@ class Queue : public DeviceQueue {
   // operator and the tensor, for memory that it does not have mapped.
   virtual Result<void*> device_address(Operator op, const char* name, const void* host) = 0;
 
-  // Copies in the order of the stream, in any order among each other: no run writes what another reads or
-  // writes. Host memory in them is pinned.
+  // These copies on the stream, in any order, as one submission where the runtime has that. The list may go
+  // when it returns.
   virtual Status copy_batch(Operator op, std::span<const CopyRun> runs) = 0;
 
  protected:
