@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "backends/cuda/block_copy.hpp"
+#include "backends/cuda/group_copy.hpp"
+#include "backends/cuda/layer_transfer.hpp"
 #include "backends/cuda/paged_gather.hpp"
 #include "backends/cuda/paged_reads.hpp"
 
@@ -24,6 +27,7 @@ struct KernelList {
   }
 };
 
-using Kernels = KernelList<PagedCut, PagedGather>;
+using Kernels = KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized,
+                           GroupSums, LayerReport, LayerTransfer, PagedCut, PagedGather>;
 
 }  // namespace kvferry::internal::cuda
