@@ -109,6 +109,11 @@ void Checker::index_policy(IndexPolicy policy) {
   }
 }
 
+void Checker::index_policy(IndexPolicy policy, const TensorView& indices) {
+  const bool reads = is_on_host(indices) && policy == IndexPolicy::kReject;
+  index_policy(reads ? IndexPolicy::kDefault : policy);
+}
+
 void Checker::on_host(std::string_view what) {
   if (!ok() || device_.type != DeviceType::kCuda) return;
   fail(StatusCode::kUnimplemented,
@@ -116,6 +121,22 @@ void Checker::on_host(std::string_view what) {
 }
 
 void Checker::tensor(const char* name, const TensorView& view) {
+  this->view(name, view, false);
+}
+
+void Checker::indices(const char* name, const TensorView& view) {
+  this->view(name, view, true);
+}
+
+void Checker::indices_beside(const char* name, const TensorView& view, const char* other_name,
+                             const TensorView& other) {
+  indices(name, view);
+  that(device_.type == DeviceType::kCpu || is_on_host(view) == is_on_host(other),
+       "{}: lives on device {}, expected {} as {} does", name, kvferry::to_string(view.device),
+       is_on_host(other) ? "ordinary host memory" : "memory of the device or pinned memory", other_name);
+}
+
+void Checker::view(const char* name, const TensorView& view, bool may_be_on_host) {
   if (!ok()) return;
   that(view.rank >= 0 && view.rank <= kMaxRank,
        "{}: rank is {}, expected 0 to {}, with one stride a dimension", name, view.rank, kMaxRank);
@@ -126,8 +147,9 @@ void Checker::tensor(const char* name, const TensorView& view) {
     that(view.dim(axis) >= 0, "{}: dimension {} is {}, expected >= 0", name, axis, view.dim(axis));
     empty = empty || view.dim(axis) == 0;
   }
-  that(reachable(view.device, device_), "{}: lives on device {}, expected the context's {}", name,
-       kvferry::to_string(view.device), kvferry::to_string(device_));
+  that(reachable(view.device, device_) || (may_be_on_host && view.device == Device{}),
+       "{}: lives on device {}, expected the context's {}", name, kvferry::to_string(view.device),
+       kvferry::to_string(device_));
   if (!ok()) return;
   if (view.data == nullptr && !empty) {
     fail(StatusCode::kNull,
@@ -193,8 +215,9 @@ void Checker::index_dtype(const char* name, const TensorView& view) {
        name, to_string(view.dtype));
 }
 
-void Checker::count(const char* name, const TensorView& view) {
-  tensor(name, view);
+void Checker::count(const char* name, const TensorView& view, const char* other_name,
+                    const TensorView& other) {
+  indices_beside(name, view, other_name, other);
   that(view.rank == 0 || (view.rank == 1 && view.dim(0) == 1), "{}: {}, expected [] or [1]", name,
        to_string(view));
   index_dtype(name, view);

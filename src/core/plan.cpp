@@ -48,7 +48,8 @@ std::string Plan::describe() const {
     at = end + 1;
   }
   text += body_->describe_problem();
-  text += fmt::format("  workspace       {} bytes\n", body_->workspace_bytes);
+  text += fmt::format("  workspace       {} bytes{}\n", body_->workspace_bytes,
+                      body_->host_workspace ? " of host memory" : "");
   return text;
 }
 

@@ -48,30 +48,8 @@ std::int64_t lines_of(const BlockCopyPlan& plan, std::int64_t pairs) {
   return ceil_div(pairs * plan.first_byte.back(), kLine);
 }
 
-struct Pair {
-  std::int64_t src;
-  std::int64_t dst;
-};
-
-// The call with its run-time count.
-struct Call {
-  const BlockCopyPlan& plan;
-  const BlockCopyBuffers& buffers;
-  std::int64_t pairs;
-
-  Pair at(std::int64_t p) const noexcept {
-    return {plan.mapping.at(buffers.mapping, p, 0), plan.mapping.at(buffers.mapping, p, 1)};
-  }
-  static bool padding(const Pair& pair) noexcept { return pair.src < 0 || pair.dst < 0; }
-  std::uint32_t out_of_range(const Pair& pair) const noexcept {
-    return (pair.src >= plan.src_blocks ? kBadSource : 0) |
-           (pair.dst >= plan.dst_blocks ? kBadDestination : 0);
-  }
-  // Bytes move.
-  bool active(const Pair& pair) const noexcept {
-    return !padding(pair) && out_of_range(pair) == 0 && !(plan.one_pool() && pair.src == pair.dst);
-  }
-};
+using Pair = BlockCopyPair;
+using Call = BlockCopyCall;
 
 // The destinations of all active pairs, to be asked who has a block.
 class Destinations {
@@ -190,7 +168,7 @@ class Copier {
     while (begin < end) {
       const Pair pair = call_.at(p);
       const bool moves = call_.active(pair);
-      const std::int64_t blocks = moves && cache.joined() ? run_length(p, pair, last - p) : 1;
+      const std::int64_t blocks = moves && cache.joined() ? call_.run_length(p, pair, last - p) : 1;
       const std::int64_t bytes = std::min(blocks * cache.bytes - at, end - begin);
       if (moves) {
         copy_part(cache.nest, src + pair.src * cache.src_step, dst + pair.dst * cache.dst_step, at, bytes);
@@ -199,19 +177,6 @@ class Copier {
       p += blocks;
       at = 0;
     }
-  }
-
-  // Pairs from p on whose blocks follow each other on both sides, at most `most`; all of them are looked at.
-  std::int64_t run_length(std::int64_t p, const Pair& pair, std::int64_t most) const {
-    most = std::min({most, call_.plan.src_blocks - pair.src, call_.plan.dst_blocks - pair.dst});
-    // A run that reads what it writes is against the rules; its other blocks must be right all the same.
-    if (call_.plan.one_pool()) most = std::min(most, std::abs(pair.dst - pair.src));
-    std::int64_t n = 1;
-    for (; n < most; ++n) {
-      const Pair next = call_.at(p + n);
-      if (next.src != pair.src + n || next.dst != pair.dst + n) break;
-    }
-    return n;
   }
 
   // Bytes [at, at + bytes) of a block, counted in the order of the nest.
@@ -266,6 +231,29 @@ class Copier {
 
 }  // namespace
 
+BlockCopyCall::BlockCopyCall(const BlockCopyPlan& p, const BlockCopyBuffers& b)
+    : plan(p), buffers(b), pairs(p.pairs) {
+  if (p.has_count) pairs = std::clamp<std::int64_t>(p.count.at(b.count, 0), 0, p.pairs);
+}
+
+std::int64_t BlockCopyCall::run_length(std::int64_t p, const BlockCopyPair& pair, std::int64_t most) const {
+  most = std::min({most, plan.src_blocks - pair.src, plan.dst_blocks - pair.dst});
+  // A run that reads what it writes is against the rules; its other blocks must be right all the same.
+  if (plan.one_pool()) most = std::min(most, std::abs(pair.dst - pair.src));
+  std::int64_t n = 1;
+  for (; n < most; ++n) {
+    const BlockCopyPair next = at(p + n);
+    if (next.src != pair.src + n || next.dst != pair.dst + n) break;
+  }
+  return n;
+}
+
+Status judge_block_copy(const BlockCopyCall& call) {
+  if (call.plan.policy == IndexPolicy::kReject) return reject(call);
+  if (call.plan.policy == IndexPolicy::kReport && call.buffers.error_record != nullptr) report(call);
+  return {};
+}
+
 std::string name_of(const char* list, std::size_t index) {
   return fmt::format("{}[{}]", list, index);
 }
@@ -283,24 +271,26 @@ void check_blocks(Checker& check, const char* list, std::span<const TensorView> 
 }
 
 void check_pairs(Checker& check, const BlockCopyArgs& a) {
-  check.tensor("mapping", a.mapping);
+  check.indices("mapping", a.mapping);
   check.rank("mapping", a.mapping, 2);
   check.dim("mapping", a.mapping, 1, 2, "a source and a destination");
   check.index_dtype("mapping", a.mapping);
-  if (a.count) check.count("count", *a.count);
-  check.index_policy(a.index_policy);
+  if (a.count) check.count("count", *a.count, "mapping", a.mapping);
+  check.index_policy(a.index_policy, a.mapping);
   if (!check.ok()) return;
   Checked bytes(kLine);
   for (const TensorView& view : a.dst)
     bytes = bytes + Checked(is_empty(view) ? 0 : element_count(view) / view.dim(0)) * size_of(view.dtype);
   const Checked all = bytes * a.mapping.dim(0);
-  const Checked sorted = Checked(a.mapping.dim(0)) * std::int64_t{sizeof(IndexUse)} + kWorkspaceAlign;
+  const Checked sorted =
+      Checked(a.mapping.dim(0)) * std::max<std::int64_t>(sizeof(IndexUse), cuda::FirstUse::kBytesPerEntry) +
+      kWorkspaceAlign;
   check.that(!all.overflow && !sorted.overflow,
              "mapping: {} pairs of blocks of {} bytes are too many for 64 bits", a.mapping.dim(0),
              bytes.value - kLine);
 }
 
-void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& a) {
+void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& a, const Context& context) {
   body.pairs = a.mapping.dim(0);
   body.mapping = IndexView(a.mapping);
   body.has_count = a.count.has_value();
@@ -317,6 +307,8 @@ void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& a) {
   }
   if (body.policy != IndexPolicy::kDefault && !body.nothing_to_do())
     body.workspace_bytes = body.pairs * std::int64_t{sizeof(IndexUse)} + kWorkspaceAlign;
+  if (context.state().queue != nullptr)
+    make_block_copy_cuda(body, a, static_cast<const cuda::Queue&>(*context.state().queue));
 }
 
 Status BlockCopyPlan::check(const char* src_name, const void* const* src, const char* dst_name,
@@ -355,19 +347,15 @@ std::string BlockCopyPlan::describe_problem() const {
         block(i));
     i = end;
   }
+  text += cuda.transfer;
   return text + cpu::describe_units(lines_of(*this, pairs), kLine, threads, "lines of 64 B");
 }
 
 Status run_block_copy(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, ContextState& context,
                       const cpu::CopyKernels& kernels) {
   if (plan.nothing_to_do()) return {};
-  Call call{plan, buffers, plan.pairs};
-  if (plan.has_count) call.pairs = std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs);
-  if (plan.policy == IndexPolicy::kReject) {
-    if (Status status = reject(call); !status.ok()) return status;
-  } else if (plan.policy == IndexPolicy::kReport && buffers.error_record != nullptr) {
-    report(call);
-  }
+  const Call call(plan, buffers);
+  if (Status status = judge_block_copy(call); !status.ok()) return status;
   const std::int64_t total = call.pairs * plan.first_byte.back();
   const cpu::Split split = cpu::split(lines_of(plan, call.pairs), kLine, context.threads);
   const bool nontemporal = cpu::use_nontemporal(split.bytes, context.options.streaming);

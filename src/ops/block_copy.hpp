@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "backends/cpu/copy.hpp"
+#include "backends/cuda/block_copy.hpp"
+#include "backends/cuda/queue.hpp"
 #include "core/checks.hpp"
 #include "core/impl.hpp"
 #include "core/index_view.hpp"
@@ -33,8 +35,23 @@ struct BlockCopyCache {
   std::int64_t dst_step = 0;
   std::int64_t bytes = 0;  // of a block
   Nest nest;               // a block
+  bool src_pinned = false, dst_pinned = false;
   // Neighbouring blocks join up on both sides.
   bool joined() const { return nest.loop_count == 0 && src_step == bytes && dst_step == bytes; }
+};
+
+// What a plan of a CUDA device has besides.
+struct BlockCopyCuda {
+  // Caches that one launch can take: alike but for their addresses.
+  struct Group {
+    cuda::BlockShape shape;
+    std::vector<std::size_t> caches;  // of BlockCopyPlan::caches
+  };
+  std::vector<Group> groups;
+  std::string cannot;    // why kernels cannot move these blocks, empty if they can
+  std::string transfer;  // for describe(): who moves the bytes between host and device, empty if nobody does
+  bool host_mapping = false;  // mapping and count are in ordinary host memory
+  bool pinned_mapping = false, pinned_count = false;
 };
 
 struct BlockCopyPlan : PlanBody {
@@ -56,6 +73,7 @@ struct BlockCopyPlan : PlanBody {
   bool has_count = false;
   IndexView count;
   IndexPolicy policy = IndexPolicy::kDefault;
+  BlockCopyCuda cuda;
   // The one-call form's pointers: work on a stream keeps its plan, and so keeps them.
   std::vector<const void*> held_src;
   std::vector<void*> held_dst;
@@ -68,7 +86,7 @@ void check_blocks(Checker& check, const char* list, std::span<const TensorView> 
 void check_pairs(Checker& check, const BlockCopyArgs& args);
 
 // REQUIRES the checks passed. Fills everything but the implementation.
-void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& args);
+void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& args, const Context& context);
 
 struct BlockCopyBuffers {
   const void* const* src;
@@ -78,7 +96,44 @@ struct BlockCopyBuffers {
   const Workspace& workspace;
   ErrorRecord* error_record;
 };
+
+struct BlockCopyPair {
+  std::int64_t src;
+  std::int64_t dst;
+};
+
+// A call with its run-time count, for who reads the mapping on the host.
+struct BlockCopyCall {
+  const BlockCopyPlan& plan;
+  const BlockCopyBuffers& buffers;
+  std::int64_t pairs;
+
+  BlockCopyCall(const BlockCopyPlan& p, const BlockCopyBuffers& b);
+  BlockCopyPair at(std::int64_t p) const noexcept {
+    return {plan.mapping.at(buffers.mapping, p, 0), plan.mapping.at(buffers.mapping, p, 1)};
+  }
+  static bool padding(const BlockCopyPair& pair) noexcept { return pair.src < 0 || pair.dst < 0; }
+  std::uint32_t out_of_range(const BlockCopyPair& pair) const noexcept {
+    return (pair.src >= plan.src_blocks ? kBadSource : 0) |
+           (pair.dst >= plan.dst_blocks ? kBadDestination : 0);
+  }
+  // Bytes move.
+  bool active(const BlockCopyPair& pair) const noexcept {
+    return !padding(pair) && out_of_range(pair) == 0 && !(plan.one_pool() && pair.src == pair.dst);
+  }
+  // Pairs from p on whose blocks follow each other on both sides, at most `most`; all of them are looked at.
+  // REQUIRES an active pair p, which is `pair`.
+  std::int64_t run_length(std::int64_t p, const BlockCopyPair& pair, std::int64_t most) const;
+};
+
+// What the policy asks for before bytes move: kIndex, or the record.
+Status judge_block_copy(const BlockCopyCall& call);
+
 Status run_block_copy(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, ContextState& context,
                       const cpu::CopyKernels& kernels);
+
+// block_copy_cuda.cpp
+void make_block_copy_cuda(BlockCopyPlan& body, const BlockCopyArgs& args, const cuda::Queue& queue);
+Status run_block_copy_cuda(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, cuda::Queue& queue);
 
 }  // namespace kvferry::internal

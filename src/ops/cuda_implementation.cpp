@@ -39,6 +39,21 @@ cuda::DeviceNest cuda_nest(const TokenMove& move, const Nest& nest) {
   return to;
 }
 
+CudaSplit cuda_split(std::int64_t bytes, std::int64_t most) {
+  constexpr std::int64_t kLine = 128;
+  const std::int64_t parts = (bytes - 1) / most + 1;
+  if (parts == 1) return {1, static_cast<std::uint32_t>(bytes)};
+  const std::int64_t part = ((bytes - 1) / parts / kLine + 1) * kLine;
+  return {(bytes - 1) / part + 1, static_cast<std::uint32_t>(part)};
+}
+
+std::uint32_t cuda_ranks(std::int64_t bytes, std::uint32_t most) {
+  constexpr std::int64_t kRankBytes = 32;
+  std::uint32_t ranks = 1;
+  while (ranks < most && ranks * kRankBytes < bytes) ranks *= 2;
+  return ranks;
+}
+
 std::uint32_t cuda_task_shift(const cuda::Tuning& tuning, std::int64_t token_bytes, std::int64_t most) {
   std::uint32_t shift = 0;
   while ((std::int64_t{1} << shift) < most && (token_bytes << (shift + 1)) <= tuning.task_bytes) ++shift;

@@ -3,6 +3,7 @@
 // The CUDA backend's table of implementations: one row, for every operator.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -62,6 +63,22 @@ inline cuda::Indices cuda_indices(const IndexView& view, const void* data) {
 std::string cuda_cannot_move(const TokenMove& move);
 // One nest of a token. REQUIRES that kernels can move it.
 cuda::DeviceNest cuda_nest(const TokenMove& move, const Nest& nest);
+// `bytes` in equal parts of at most `most`, all but the last one whole lines of memory. REQUIRES bytes > 0
+// and that `most` is a multiple of such a line.
+struct CudaSplit {
+  std::int64_t parts;
+  std::uint32_t part_bytes;
+};
+CudaSplit cuda_split(std::int64_t bytes, std::int64_t most);
+// Threads for so many bytes that stand together: two vectors each, but not more than `most`. Powers of two.
+std::uint32_t cuda_ranks(std::int64_t bytes, std::uint32_t most);
+// Blocks of K for outer * inner items of `ranks` threads, or so many that it makes no difference.
+template <class K>
+std::int64_t cuda_units(std::int64_t outer, std::int64_t inner, std::uint32_t ranks) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  const std::int64_t items = std::min(outer, kMost) * std::min(inner, kMost), groups = K::kThreads / ranks;
+  return (items + groups - 1) / groups;
+}
 // Tokens of `token_bytes` in a task: a power of two, at most `most`, of at most Tuning::task_bytes if it is
 // not one. Its logarithm.
 std::uint32_t cuda_task_shift(const cuda::Tuning& tuning, std::int64_t token_bytes, std::int64_t most);

@@ -51,6 +51,9 @@ CUDA_INDICES = "src/backends/cuda/indices.hpp"
 CUDA_MOVER = "src/backends/cuda/mover.hpp"
 CUDA_READS = "src/backends/cuda/paged_reads.hpp"
 EMULATED_GATHER = "emulated.gather_pa_kv_cache"
+CUDA_MEMCPY = "src/backends/cuda/group_copy.hpp"
+CUDA_BLOCKS = "src/backends/cuda/block_copy.hpp"
+CUDA_LAYERS = "src/backends/cuda/layer_transfer.hpp"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
@@ -203,6 +206,16 @@ MUTANTS = [
     Mutant("cuda: the record has the last entry", CUDA_INDICES, "batch < batch_ ||", "batch > batch_ ||", EMULATED_GATHER),
     Mutant("cuda: bad entries are counted without atomics", CUDA_INDICES, "x.atomic_add(sh.bad, 0, bad_)", "sh.bad.set(0, sh.bad[0] + bad_)", EMULATED_GATHER),
     Mutant("cuda: a pinned tensor keeps its host address", "src/ops/cuda_implementation.hpp", "return found.ok() ? static_cast<T*>(found.value()) : nullptr;", "return pointer;", EMULATED_GATHER),
+    Mutant("cuda: null destination not skipped", CUDA_MEMCPY, "return src == 0 || dst == 0;", "return src == 0;", "emulated.group_memcpy"),
+    Mutant("cuda: negative sizes summed", CUDA_MEMCPY, "size < 0 ? kTooHigh : size >> 32", "size >> 32", "emulated.group_memcpy"),
+    Mutant("cuda: the sum behind the last pair read", CUDA_MEMCPY, "mine + 1 < pairs ?", "mine < pairs ?", "emulated.group_memcpy|host_tables"),
+    Mutant("cuda: an item is lost behind a skipped pair", "src/backends/cuda/turns.hpp", "(count_ - inner_ + step_ - 1) / step_", "(count_ - inner_ + step_) / step_", "emulated.(group_memcpy|copy_blocks|swap_blocks)"),
+    Mutant("cuda: 32-bit block offset", CUDA_BLOCKS, "pair.dst * p.shape.dst_step", "static_cast<std::int32_t>(pair.dst * p.shape.dst_step)", "emulated.(copy_blocks|swap_blocks)"),
+    Mutant("cuda: destination judged by the source's pool", CUDA_BLOCKS, "pair.dst >= dst_blocks ?", "pair.dst >= src_blocks ?", "emulated.swap_blocks"),
+    Mutant("cuda: blocks reported before all are in the table", CUDA_BLOCKS, "p.destinations.add(x, pair.dst, i);\n    }\n    x.sync();", "p.destinations.add(x, pair.dst, i);\n    }", "emulated.(copy_blocks|swap_blocks)"),
+    Mutant("cuda: a part of a block goes beyond it", CUDA_LAYERS, "least(std::int64_t{1} << p.part_shift, p.block_size - slot)", "std::int64_t{1} << p.part_shift", "emulated.transfer_layers"),
+    Mutant("cuda: padding names a block", CUDA_LAYERS, "return id >= 0 && id < blocks;", "return id < blocks;", "emulated.transfer_layers"),
+    Mutant("cuda: padded blocks taken for one piece by dma", "src/ops/block_copy_cuda.cpp", "const std::int64_t at_once = cache.joined() ? blocks : 1;", "const std::int64_t at_once = blocks;", "host_tables"),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
     Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
     Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),

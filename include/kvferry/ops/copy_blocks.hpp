@@ -30,6 +30,11 @@
 //             ids are in range but taken.
 //   kReject   refuses, in this order: any pair out of range, any pair whose blocks are taken.
 //
+// On a CUDA device caches are in memory of the device or pinned.
+//   mapping and count there too: the kernel reads them, and kReject is kUnimplemented.
+//   mapping and count both in ordinary host memory (Device{kCpu}): run() reads them before it returns, so
+//   that they may go then. All policies work, with the record in memory of the host.
+//
 // Empty operands. C = 0, n = 0, and blocks without bytes: success, mapping is not read. A cache without
 // elements is skipped.
 //
@@ -37,7 +42,8 @@
 // mapping and count.
 //
 // Memory. Workspace: 16 bytes an entry of mapping and 64 more for kReport and kReject, which look for
-// repeated destinations, else none; whatever C and the blocks are. A run allocates nothing else.
+// repeated destinations, else none; whatever C and the blocks are. On a CUDA device 32 bytes an entry of
+// device memory, or 16 of host memory where run() reads the mapping. A run allocates nothing else.
 //
 // Stream and lifetime: context.hpp; so does the array of pointers in the buffers. The one-call form keeps one
 // of its own: args.caches may go when it returns, the memory of the caches may not. Errors: kNull,

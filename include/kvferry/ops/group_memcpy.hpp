@@ -28,10 +28,16 @@
 //   checked: also refuses, before the first byte, null addresses (unless skip_null), addresses that wrap, and
 //   every overlap above; the message names the pairs. It costs a sort of the destinations.
 //
+// On a CUDA device the kernel reads table, sizes and count, in memory of the device or pinned. No error
+// can come back from there: with a negative size, or sizes that add up to 2^63 bytes or more, nothing at
+// all is written. `checked` is kUnimplemented. A table in ordinary host memory (Device{kCpu}), with sizes
+// and count there too, is for small calls: run() reads all three before it returns and refuses bad sizes
+// as a CPU does; the pairs travel with the launch, at most 240 of them, 160 with sizes.
+//
 // Aliasing: as above; the table, sizes and count may not overlap a destination.
 //
-// Memory. Workspace: 8 bytes a pair with sizes, 8 more with checked, and up to 72 besides; else none. A run
-// allocates nothing else.
+// Memory. Workspace: 8 bytes a pair with sizes, 8 more with checked, and up to 72 besides; else none, nor for
+// a table that run() reads for a device. A run allocates nothing else.
 //
 // Stream and lifetime: context.hpp; table, sizes, count, sources and destinations stay valid until the stream
 // has passed. Errors: kNull, kInvalidArgument (shapes, dtypes, W < 0, host_count outside [0, H]), kIndex.

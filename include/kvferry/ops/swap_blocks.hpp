@@ -33,6 +33,14 @@
 //             kBadDuplicate for a destination that is taken.
 //   kReject   refuses, in this order: any pair out of range, any destination that is taken.
 //
+// On a CUDA device src and dst are in memory of the device or pinned.
+//   mapping and count there too: the kernel reads them, and kReject is kUnimplemented.
+//   mapping and count both in ordinary host memory (Device{kCpu}): run() reads them before it returns, so
+//   that they may go then. All policies work, with the record in memory of the host.
+//   Between the device and pinned memory, what run() has read can also go to the DMA engines, in batches:
+//   where blocks are one piece each and copies are long enough, neighbours taken together. Otherwise a
+//   kernel reads and writes the host's memory over the link. describe() says which, and why.
+//
 // Empty operands. C = 0, n = 0, and blocks without bytes: success, mapping is not read. A pair of tensors
 // without elements is skipped.
 //
@@ -40,7 +48,8 @@
 // other, nor any input (within one pool: copy_blocks).
 //
 // Memory. Workspace: 16 bytes an entry of mapping and 64 more for kReport and kReject, which look for
-// repeated destinations, else none; whatever C and the blocks are. A run allocates nothing else.
+// repeated destinations, else none; whatever C and the blocks are. On a CUDA device 32 bytes an entry of
+// device memory, or 16 of host memory where run() reads the mapping. A run allocates nothing else.
 //
 // Stream and lifetime: context.hpp; so do the arrays of pointers in the buffers. The one-call form keeps its
 // own: args.src and args.dst may go when it returns, the memory that they describe may not. Errors: kNull,

@@ -36,6 +36,8 @@
 //   records it with which = kBadDuplicate; kReject refuses and names both entries. kReject looks for ids out
 //   of range first.
 //
+// On a CUDA device every tensor is in memory of the device or pinned, and kReject is kUnimplemented.
+//
 // Empty operands. A chunk without elements (L = 0, n = 0, H = 0 or D = 0): success, nothing is read. With L =
 // 0, P may be 1 or 2. No blocks (NB = 0) with a chunk that has elements: every id is out of range. bs = 0 is
 // refused.
@@ -44,10 +46,12 @@
 // anything else; pools may lie inside one another's strides.
 //
 // Memory. Workspace: 16 bytes an entry of block_ids and 64 more for kChunkToPools with kReport or kReject,
-// which look for repeated ids, else none; whatever L is. A run allocates nothing else.
+// which look for repeated ids, else none; whatever L is. On a CUDA device 32 bytes an entry. A run
+// allocates nothing else.
 //
-// Stream and lifetime: context.hpp. The arrays of pointers that TransferLayersBuffers names are read when the
-// work runs: they live as long as the buffers. The one-call form keeps a copy of its own.
+// Stream and lifetime: context.hpp. The arrays of pointers that TransferLayersBuffers names are read when
+// the work runs: they live as long as the buffers (on a CUDA device: until run() returns). The one-call
+// form keeps a copy of its own.
 //
 // Errors as for the gather; on any error nothing is written.
 //

@@ -21,6 +21,7 @@
 // holds that.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -34,6 +35,9 @@ namespace kvferry::internal::cuda {
 
 inline constexpr std::uint32_t kWarp = 32;
 inline constexpr std::uint32_t kAllLanes = 0xffffffffU;
+
+// What every driver takes.
+inline constexpr std::size_t kMostParameterBytes = 4096;
 
 // One load or store of 16 bytes.
 struct alignas(16) Vec16 {

@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "backends/cuda/block_copy.hpp"
+#include "backends/cuda/group_copy.hpp"
+#include "backends/cuda/layer_transfer.hpp"
 #include "backends/cuda/paged_dequant.hpp"
 #include "backends/cuda/paged_gather.hpp"
 #include "backends/cuda/paged_reads.hpp"
@@ -27,6 +30,6 @@ struct KernelList {
   }
 };
 
-using Kernels = KernelList<PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport>;
+using Kernels = KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized, GroupSums, LayerReport, LayerTransfer, PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport>;
 
 }  // namespace kvferry::internal::cuda

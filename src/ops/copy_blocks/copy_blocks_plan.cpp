@@ -14,8 +14,9 @@ Result<std::shared_ptr<CopyBlocksPlan>> make_plan(const CopyBlocksArgs& a, const
   check_pairs(check, args);
   if (!check.ok()) return check.take();
   auto body = std::make_shared<CopyBlocksPlan>();
-  make_block_copy(*body, args);
-  if (Status status = pick(copy_blocks_cpu(), context, *body); !status.ok()) return status;
+  make_block_copy(*body, args, context);
+  const auto table = context.state().queue != nullptr ? copy_blocks_cuda() : copy_blocks_cpu();
+  if (Status status = pick(table, context, *body); !status.ok()) return status;
   return body;
 }
 

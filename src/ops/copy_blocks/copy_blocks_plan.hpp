@@ -17,7 +17,8 @@ struct CopyBlocksPlan final : BlockCopyPlan {
   const ImplType* impl = nullptr;
 };
 
-// CPU implementations in order of preference.
+// Implementations in order of preference.
 std::span<const CopyBlocksPlan::ImplType> copy_blocks_cpu();
+std::span<const CopyBlocksPlan::ImplType> copy_blocks_cuda();
 
 }  // namespace kvferry::internal

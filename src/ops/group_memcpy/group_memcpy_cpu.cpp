@@ -15,41 +15,11 @@ namespace {
 using PlanT = GroupMemcpyPlan;
 using Buffers = GroupMemcpyBuffers;
 
-// The call with its run-time count and where its table is.
-struct Call {
-  const PlanT& plan;
-  const Buffers& buffers;
-  std::int64_t pairs;
-
-  std::uint64_t src(std::int64_t p) const noexcept {
-    return static_cast<std::uint64_t>(plan.sources.at(buffers.addr_table, p));
-  }
-  std::uint64_t dst(std::int64_t p) const noexcept {
-    return static_cast<std::uint64_t>(plan.destinations.at(buffers.addr_table, p));
-  }
-  std::int64_t size(std::int64_t p) const noexcept {
-    return plan.has_sizes ? plan.sizes.at(buffers.sizes, p) : plan.copy_bytes;
-  }
-  bool skipped(std::int64_t p) const noexcept { return plan.skip_null && (src(p) == 0 || dst(p) == 0); }
-};
+using Call = GroupMemcpyCall;
 
 template <class... T>
 Status refuse(fmt::format_string<T...> format, T&&... args) {
   return {StatusCode::kIndex, "group_memcpy: " + fmt::format(format, std::forward<T>(args)...)};
-}
-
-// Per-pair sizes to prefix sums in `ends` (ends[p] = bytes before pair p); pairs that are skipped count 0.
-Status sum_sizes(const Call& call, std::int64_t* ends) {
-  Checked total(0);
-  for (std::int64_t p = 0; p < call.pairs; ++p) {
-    const std::int64_t size = call.size(p);
-    if (size < 0) return refuse("sizes: pair {} is {}, expected >= 0", p, size);
-    ends[p] = total.value;
-    if (size > 0 && !call.skipped(p)) total = total + size;
-    if (total.overflow) return refuse("sizes: pairs 0 to {} add up to more than 2^63 bytes", p);
-  }
-  ends[call.pairs] = total.value;
-  return {};
 }
 
 // Checked mode. `order` has room for every pair.
@@ -195,8 +165,7 @@ void copy_sized(const Call& call, const std::int64_t* ends, ContextState& contex
 
 Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, const cpu::CpuKernels& kernels) {
   if (plan.nothing_to_do()) return {};
-  Call call{plan, buffers, plan.pairs};
-  if (plan.has_count) call.pairs = std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs);
+  const Call call(plan, buffers);
   auto* ends = aligned<std::int64_t>(buffers.workspace);
   if (plan.has_sizes) {
     if (Status status = sum_sizes(call, ends); !status.ok()) return status;
@@ -210,6 +179,19 @@ Status run(const PlanT& plan, const Buffers& buffers, ContextState& context, con
 }
 
 }  // namespace
+
+Status sum_sizes(const GroupMemcpyCall& call, std::int64_t* ends) {
+  Checked total(0);
+  for (std::int64_t p = 0; p < call.pairs; ++p) {
+    const std::int64_t size = call.size(p);
+    if (size < 0) return refuse("sizes: pair {} is {}, expected >= 0", p, size);
+    ends[p] = total.value;
+    if (size > 0 && !call.skipped(p)) total = total + size;
+    if (total.overflow) return refuse("sizes: pairs 0 to {} add up to more than 2^63 bytes", p);
+  }
+  ends[call.pairs] = total.value;
+  return {};
+}
 
 std::span<const GroupMemcpyPlan::ImplType> group_memcpy_cpu() {
   return cpu_implementations<PlanT, Buffers, run>();

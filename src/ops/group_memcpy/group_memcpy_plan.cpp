@@ -5,6 +5,7 @@
 #include "backends/cpu/tuning.hpp"
 #include "core/checked_math.hpp"
 #include "core/checks.hpp"
+#include "ops/cuda_implementation.hpp"
 
 namespace kvferry {
 namespace internal {
@@ -14,10 +15,15 @@ std::int64_t pairs_of(const TensorView& table) {
   return table.rank == 1 ? table.dim(0) / 2 : table.dim(0);
 }
 
+// The device cannot: run() has to.
+bool reads_on_host(const GroupMemcpyArgs& a, const Context& context) {
+  return context.state().queue != nullptr && is_on_host(a.addr_table);
+}
+
 // All rules of the operator, in the order in which they are reported.
 Status check_args(const GroupMemcpyArgs& a, const Context& context) {
   Checker check(Operator::kGroupMemcpy, context);
-  check.tensor("addr_table", a.addr_table);
+  check.indices("addr_table", a.addr_table);
   check.that(a.addr_table.rank == 1 || a.addr_table.rank == 2,
              "addr_table: rank is {}, expected 1 ([2H]) or 2 ([H, 2])", a.addr_table.rank);
   check.that(a.addr_table.dtype == DType::kInt64 || a.addr_table.dtype == DType::kUInt64,
@@ -30,7 +36,7 @@ Status check_args(const GroupMemcpyArgs& a, const Context& context) {
   check.that(a.copy_bytes >= 0, "copy_bytes: {}, expected >= 0", a.copy_bytes);
   const std::int64_t pairs = pairs_of(a.addr_table);
   if (a.sizes) {
-    check.tensor("sizes", *a.sizes);
+    check.indices_beside("sizes", *a.sizes, "addr_table", a.addr_table);
     check.rank("sizes", *a.sizes, 1);
     check.that(a.sizes->dtype == DType::kInt64, "sizes: dtype is {}, expected int64",
                to_string(a.sizes->dtype));
@@ -38,12 +44,20 @@ Status check_args(const GroupMemcpyArgs& a, const Context& context) {
     check.that(a.copy_bytes == 0, "copy_bytes: {}, expected 0 together with sizes", a.copy_bytes);
   }
   if (a.count) {
-    check.count("count", *a.count);
+    check.count("count", *a.count, "addr_table", a.addr_table);
     check.that(!a.host_count, "host_count: {}, expected none together with count", a.host_count.value_or(0));
   }
   if (a.host_count) {
     check.that(*a.host_count >= 0 && *a.host_count <= pairs,
                "host_count: {}, expected 0 to {} (pairs of addr_table)", *a.host_count, pairs);
+  }
+  if (reads_on_host(a, context)) {
+    const std::int64_t most =
+        a.sizes ? cuda::GroupCopyGiven::kMostSizedPairs : cuda::GroupCopyGiven::kMostPairs;
+    check.that(
+        a.host_count.value_or(pairs) <= most,
+        "addr_table: {} pairs{} in ordinary host memory, expected at most {}, or device or pinned memory",
+        a.host_count.value_or(pairs), a.sizes ? " with sizes" : "", most);
   }
   // Sizes and sorted pairs, 8 bytes each.
   check.that(!(Checked(pairs) * 16 + 3 * kWorkspaceAlign).overflow,
@@ -71,6 +85,7 @@ std::string GroupMemcpyPlan::describe_problem() const {
                                  has_sizes ? "their own size" : fmt::format("{} B", copy_bytes),
                                  has_count ? ", count read at run time" : "",
                                  skip_null ? ", null pairs skipped" : "", checked ? ", checked" : "");
+  if (host_table) text += "  table           read by run(), into the parameters of the kernel\n";
   if (has_sizes) return text + "  units           bytes of all pairs, known at run time\n";
   return text + (splits_pairs() ? cpu::describe_units(pairs * copy_bytes, 1, threads, "bytes")
                                 : cpu::describe_units(pairs, copy_bytes, threads, "pairs"));
@@ -105,11 +120,16 @@ Result<Plan> plan(const GroupMemcpyArgs& args, const Context& context) noexcept 
     if (args.count) body->count = IndexView(*args.count);
     body->skip_null = args.skip_null;
     body->checked = args.checked;
-    if (!body->nothing_to_do() && (body->has_sizes || body->checked)) {
+    const bool cuda = context.state().queue != nullptr;
+    body->host_table = reads_on_host(args, context);
+    body->pinned = {is_pinned(args.addr_table), args.sizes && is_pinned(*args.sizes),
+                    args.count && is_pinned(*args.count)};
+    if (!body->nothing_to_do() && !body->host_table && (body->has_sizes || body->checked)) {
       const std::int64_t words = (body->has_sizes ? body->pairs + 1 : 0) + (body->checked ? body->pairs : 0);
       body->workspace_bytes = words * 8 + kWorkspaceAlign;
     }
-    if (Status status = pick(group_memcpy_cpu(), context, *body); !status.ok()) return status;
+    const auto table = cuda ? group_memcpy_cuda() : group_memcpy_cpu();
+    if (Status status = pick(table, context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });
 }

@@ -28,8 +28,9 @@ Result<std::shared_ptr<SwapBlocksPlan>> make_plan(const SwapBlocksArgs& a, const
   check_pairs(check, args);
   if (!check.ok()) return check.take();
   auto body = std::make_shared<SwapBlocksPlan>();
-  make_block_copy(*body, args);
-  if (Status status = pick(swap_blocks_cpu(), context, *body); !status.ok()) return status;
+  make_block_copy(*body, args, context);
+  const auto table = context.state().queue != nullptr ? swap_blocks_cuda() : swap_blocks_cpu();
+  if (Status status = pick(table, context, *body); !status.ok()) return status;
   return body;
 }
 

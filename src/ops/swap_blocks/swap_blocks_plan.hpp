@@ -17,7 +17,8 @@ struct SwapBlocksPlan final : BlockCopyPlan {
   const ImplType* impl = nullptr;
 };
 
-// CPU implementations in order of preference.
+// Implementations in order of preference.
 std::span<const SwapBlocksPlan::ImplType> swap_blocks_cpu();
+std::span<const SwapBlocksPlan::ImplType> swap_blocks_cuda();
 
 }  // namespace kvferry::internal

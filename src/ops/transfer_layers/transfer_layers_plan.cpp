@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/transfer_layers/transfer_layers_plan.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
 #include "backends/cpu/parallel_for.hpp"
 #include "core/checked_math.hpp"
 #include "core/checks.hpp"
+#include "ops/cuda_implementation.hpp"
 #include "ops/index_entries.hpp"
 
 namespace kvferry {
@@ -78,7 +80,8 @@ Status check_args(const Args& a, const Context& context) {
   for (const int axis : {1, 2, 3})
     check.dim("chunk", a.chunk, axis + 2, a.key_caches[0].dim(axis),
               fmt::format("key_caches[0] dimension {}", axis));
-  const Checked uses = Checked(a.block_ids.dim(0)) * static_cast<std::int64_t>(sizeof(IndexUse));
+  const Checked uses =
+      Checked(a.block_ids.dim(0)) * std::max<std::int64_t>(sizeof(IndexUse), cuda::FirstUse::kBytesPerEntry);
   check.that(!(uses + kWorkspaceAlign).overflow, "block_ids: {} ids are too many to sort in 64 bits",
              a.block_ids.dim(0));
   return check.take();
@@ -163,6 +166,9 @@ Result<Plan> plan(const TransferLayersArgs& args, const Context& context) noexce
     body->layer_step = step_bytes(args.chunk, body->page_first ? 1 : 0);
     body->entry_step = step_bytes(args.chunk, body->page_first ? 0 : 1);
     body->part_step = step_bytes(args.chunk, 2);
+    body->pinned_chunk = is_pinned(args.chunk);
+    body->pinned_ids = is_pinned(args.block_ids);
+    const bool cuda = context.state().queue != nullptr;
     if (!is_empty(args.chunk)) {
       body->blocks = args.key_caches[0].dim(0);
       std::vector<const TensorView*> strided;  // the pool that each of the moves was made from
@@ -176,13 +182,15 @@ Result<Plan> plan(const TransferLayersArgs& args, const Context& context) noexce
             strided.push_back(&pool);
             body->moves.push_back(make_move(pool, args.chunk, body->to_chunk));
           }
-          body->pools.push_back({offset_bytes(pool), step_bytes(pool, 0), move});
+          body->pools.push_back({offset_bytes(pool), step_bytes(pool, 0), move, is_pinned(pool)});
         }
       }
-      if (body->looks_for_repeats())
-        body->workspace_bytes = body->entries * static_cast<std::int64_t>(sizeof(IndexUse)) + kWorkspaceAlign;
+      const std::int64_t entry_bytes =
+          cuda ? cuda::FirstUse::kBytesPerEntry : static_cast<std::int64_t>(sizeof(IndexUse));
+      if (body->looks_for_repeats()) body->workspace_bytes = body->entries * entry_bytes + kWorkspaceAlign;
     }
-    if (Status status = pick(transfer_layers_cpu(), context, *body); !status.ok()) return status;
+    const auto table = cuda ? transfer_layers_cuda() : transfer_layers_cpu();
+    if (Status status = pick(table, context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });
 }

@@ -20,6 +20,7 @@ struct TransferLayersPlan final : PlanBody {
     std::int64_t base = 0;
     std::int64_t block_step = 0;
     std::size_t move = 0;  // of `moves`
+    bool pinned = false;
   };
 
   TransferLayersPlan() : PlanBody(Operator::kTransferLayers) {}
@@ -48,9 +49,13 @@ struct TransferLayersPlan final : PlanBody {
   bool page_first = false;
   bool to_chunk = true;
   IndexPolicy policy = IndexPolicy::kDefault;
+  // On a CUDA device: in pinned host memory.
+  bool pinned_chunk = false;
+  bool pinned_ids = false;
 };
 
-// CPU implementations in order of preference.
+// Implementations in order of preference.
 std::span<const TransferLayersPlan::ImplType> transfer_layers_cpu();
+std::span<const TransferLayersPlan::ImplType> transfer_layers_cuda();
 
 }  // namespace kvferry::internal
