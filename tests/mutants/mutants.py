@@ -47,6 +47,11 @@ CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
 ACL_STREAM = "compat/acl/acl_stream.cpp"
 CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
+CUDA_LOOP = "src/backends/cuda/paged_loop.hpp"
+CUDA_SCATTER = "src/backends/cuda/paged_scatter.hpp"
+CUDA_REPORT = "src/backends/cuda/scatter_report.hpp"
+CUDA_FIRST_USE = "src/backends/cuda/first_use.hpp"
+CUDA_DEQUANT = "src/backends/cuda/paged_dequant.hpp"
 CUDA_INDICES = "src/backends/cuda/indices.hpp"
 CUDA_MOVER = "src/backends/cuda/mover.hpp"
 CUDA_READS = "src/backends/cuda/paged_reads.hpp"
@@ -54,6 +59,8 @@ EMULATED_GATHER = "emulated.gather_pa_kv_cache"
 CUDA_MEMCPY = "src/backends/cuda/group_copy.hpp"
 CUDA_BLOCKS = "src/backends/cuda/block_copy.hpp"
 CUDA_LAYERS = "src/backends/cuda/layer_transfer.hpp"
+EMULATED_SCATTER = "emulated.scatter_pa_kv_cache"
+EMULATED_DEQUANT = "emulated.gather_dequant"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
@@ -194,11 +201,11 @@ MUTANTS = [
     Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
     Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
     # CUDA kernels, and the emulation that runs them
-    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", EMULATED_GATHER),
-    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", EMULATED_GATHER),
-    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src = side.cache.get() + id * side.block_step", "src = side.cache.get() + static_cast<std::uint32_t>(id * side.block_step)", EMULATED_GATHER),
-    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "middle) <= task", "middle) < task + (middle == 1)", EMULATED_GATHER),
-    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.reads.table_width", "column >= 0", EMULATED_GATHER),
+    Mutant("cuda: a part of a page goes beyond it", CUDA_LOOP, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", EMULATED_GATHER),
+    Mutant("cuda: the first page starts at slot 0", CUDA_LOOP, "most(part_begin, s.slot)", "part_begin", EMULATED_GATHER),
+    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src = side.cache.get() + run.id * side.block_step", "src = side.cache.get() + static_cast<std::uint32_t>(run.id * side.block_step)", EMULATED_GATHER),
+    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_LOOP, "middle) <= task", "middle) < task + (middle == 1)", EMULATED_GATHER),
+    Mutant("cuda: table columns are not checked", CUDA_LOOP, "column >= 0 && column < p.reads.table_width", "column >= 0", EMULATED_GATHER),
     Mutant("cuda: vectors as wide as the destination allows", CUDA_MOVER, "lowest_bit((to ^ from) | kVector)", "kVector", EMULATED_GATHER),
     Mutant("cuda: the last vectors of a line are not guarded", CUDA_MOVER, "if (at < count) x.store_once", "x.store_once", EMULATED_GATHER),
     Mutant("cuda: the vectors behind a line are read", CUDA_MOVER, "if (at < count && src != nullptr) {", "if (src != nullptr) {", EMULATED_GATHER),
@@ -216,6 +223,23 @@ MUTANTS = [
     Mutant("cuda: a part of a block goes beyond it", CUDA_LAYERS, "least(std::int64_t{1} << p.part_shift, p.block_size - slot)", "std::int64_t{1} << p.part_shift", "emulated.transfer_layers"),
     Mutant("cuda: padding names a block", CUDA_LAYERS, "return id >= 0 && id < blocks;", "return id < blocks;", "emulated.transfer_layers"),
     Mutant("cuda: padded blocks taken for one piece by dma", "src/ops/block_copy_cuda.cpp", "const std::int64_t at_once = cache.joined() ? blocks : 1;", "const std::int64_t at_once = blocks;", "host_tables"),
+    Mutant("cuda: the slots of the key are those of the value", CUDA_SCATTER, "slot >= side.slots", "slot >= p.sides[0].slots", EMULATED_SCATTER),
+    Mutant("cuda: 32-bit place of a slot", CUDA_SCATTER, "return block * side.block_step", "return static_cast<std::uint32_t>(block * side.block_step)", EMULATED_SCATTER),
+    Mutant("cuda: the slots of a task have no barrier", CUDA_SCATTER, "slot)); x.sync();", "slot));", EMULATED_SCATTER),
+    Mutant("cuda: the last task of the scatter is a whole one", CUDA_SCATTER, "least(p.tokens - first, std::int64_t{1} << p.task_shift)", "std::int64_t{1} << p.task_shift", EMULATED_SCATTER),
+    Mutant("cuda: the next slots overwrite those that move", CUDA_SCATTER, "now ^= kMostTokens", "now ^= 0", EMULATED_SCATTER),
+    Mutant("cuda: repeats in an unclean workspace", CUDA_REPORT, "p.uses.clear(x);", "", EMULATED_SCATTER),
+    Mutant("cuda: repeats are added while the table is cleared", CUDA_REPORT, "p.uses.clear(x); x.sync();", "p.uses.clear(x);", EMULATED_SCATTER),
+    Mutant("cuda: a repeat hides what else is wrong with its token", CUDA_REPORT, "bits |= inside | kDuplicateBit;", "bits = inside | kDuplicateBit;", EMULATED_SCATTER),
+    Mutant("cuda: the lowest entry without an atomic", CUDA_FIRST_USE, "x.atomic_min(&place->entry, entry);", "x.store(&place->entry, least(x.load(&place->entry), entry));", EMULATED_SCATTER),
+    Mutant("cuda: the last entry counts as the first", CUDA_FIRST_USE, "if (old != kFree && old != index) continue;", "if (old == index) return; if (old != kFree) continue;", EMULATED_SCATTER),
+    Mutant("cuda: chains of indices do not wrap around", CUDA_FIRST_USE, "i + 1 == count_ ? 0 : i + 1", "i + 1", EMULATED_SCATTER),
+    Mutant("cuda: units behind a run are read", CUDA_DEQUANT, "if (n < units && src != nullptr)", "if (src != nullptr)", EMULATED_DEQUANT),
+    Mutant("cuda: ties are rounded up", CUDA_DEQUANT, "0x7fffU + (bits >> 16 & 1U)", "0x8000U", EMULATED_DEQUANT),
+    Mutant("cuda: the sign of NaN stays", CUDA_DEQUANT, "return nan ? 0x7fc0U :", "return nan ? 0x7fc0U | (bits >> 31) << 15 :", EMULATED_DEQUANT),
+    Mutant("cuda: all ones are 480", CUDA_DEQUANT, "magnitude == 0x7fU || ", "", EMULATED_DEQUANT),
+    Mutant("cuda: a scale holds for 64 values", CUDA_DEQUANT, "unit * kUnit / kGroup * 4", "unit * kUnit / (kGroup / 2) % 4 * 4", EMULATED_DEQUANT),
+    Mutant("cuda: elements of the output lie side by side", CUDA_DEQUANT, "if (p.element_step == 2 && reinterpret_cast", "if (reinterpret_cast", EMULATED_DEQUANT),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
     Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
     Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),

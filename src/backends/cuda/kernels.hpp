@@ -30,6 +30,8 @@ struct KernelList {
   }
 };
 
-using Kernels = KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized, GroupSums, LayerReport, LayerTransfer, PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport>;
+using Kernels =
+    KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized, GroupSums,
+               LayerReport, LayerTransfer, PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport>;
 
 }  // namespace kvferry::internal::cuda
