@@ -42,7 +42,7 @@ class HostTables : public testing::Test {
   std::string finish() { return queue_->finish(); }
 
   const std::shared_ptr<EmulatedQueue> queue_ = std::make_shared<EmulatedQueue>(7);
-  const Context context_ = make_context(queue_);
+  const kvferry::Context context_ = make_context(queue_);
 };
 
 // group_memcpy
@@ -72,7 +72,7 @@ struct Copies {
 };
 
 TEST_F(HostTables, GroupMemcpyRandom) {
-  for (std::int64_t seed = 1; seed <= harness::random_cases(200); ++seed) {
+  for (std::int64_t seed = 1; seed <= harness::random_cases(100); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(static_cast<std::uint64_t>(seed));
     Copies copies(random);
@@ -216,9 +216,9 @@ struct Pools {
 };
 
 TEST_F(HostTables, SwapBlocksRandom) {
-  const Context cpu;
+  const kvferry::Context cpu;
   std::uint64_t refused = 0, recorded = 0;
-  for (std::int64_t seed = 1; seed <= harness::random_cases(300); ++seed) {
+  for (std::int64_t seed = 1; seed <= harness::random_cases(120); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(static_cast<std::uint64_t>(seed));
     const bool large = random.one_in(3);
@@ -263,8 +263,8 @@ TEST_F(HostTables, SwapBlocksRandom) {
     ASSERT_EQ(status.code(), expected.code()) << status.message();
     ASSERT_EQ(status.message(), expected.message());
     ASSERT_EQ(std::memcmp(&record, &cpu_record, sizeof record), 0);
-    refused += expected.ok() ? 0 : 1;
-    recorded += record.bad > 0 ? 1 : 0;
+    refused += expected.ok() ? 0U : 1U;
+    recorded += record.bad > 0 ? 1U : 0U;
     std::fill(mapping.begin(), mapping.end(), 1);  // it may go now
     std::fill(count.begin(), count.end(), 1);
     ASSERT_EQ(finish(), "");
@@ -278,8 +278,8 @@ TEST_F(HostTables, SwapBlocksRandom) {
 }
 
 TEST_F(HostTables, CopyBlocksRandom) {
-  const Context cpu;
-  for (std::int64_t seed = 1; seed <= harness::random_cases(150); ++seed) {
+  const kvferry::Context cpu;
+  for (std::int64_t seed = 1; seed <= harness::random_cases(60); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(static_cast<std::uint64_t>(seed));
     const std::int64_t n = random.between(0, random.one_in(5) ? 300 : 20), nb = 2 * n + 3;
@@ -318,13 +318,13 @@ TEST_F(HostTables, SwapBlocksChoice) {
                         DeviceType mapping_on, std::string& text) {
     Pools pools;
     Buffer<std::int64_t> mapping(pairs);
-    for (int i = 0; i < 2; ++i) {
+    for (std::int64_t i = 0; i < 2; ++i) {
       pools.add_source({40, bytes, padding, false}, src, random);
       pools.add_destination({40, bytes, padding, false}, DeviceType::kCuda, random);
     }
     TensorView view =
         contiguous(mapping.data(), DType::kInt64, {static_cast<std::int64_t>(pairs.size()) / 2, 2});
-    const Status expected = swap_blocks({pools.cpu_src, pools.cpu_dst, view, {}, {}}, Context());
+    const Status expected = swap_blocks({pools.cpu_src, pools.cpu_dst, view, {}, {}}, kvferry::Context());
     EXPECT_TRUE(expected.ok());
     view.device.type = mapping_on;
     const SwapBlocksArgs args{pools.src, pools.dst, view, {}, {}};
@@ -343,12 +343,12 @@ TEST_F(HostTables, SwapBlocksChoice) {
   const std::int64_t enough = queue_->tuning().dma_bytes;
   const Numbers apart = {0, 10, 7, 3, 1, 11}, neighbours = {5, 20, 6, 21, 7, 22, 9, 3};
   std::string text;
-  EXPECT_EQ(swap(enough, 0, apart, kPinned, kHost, text), (Taken{0, 2, 6}));
+  EXPECT_EQ(swap(enough, 0, apart, kPinned, kHost, text), (Taken{0, 1, 6}));
   EXPECT_NE(text.find("dma, at most 6 copies"), std::string::npos) << text;
-  EXPECT_EQ(swap(enough, 5, neighbours, kPinned, kHost, text), (Taken{0, 2, 8}));
+  EXPECT_EQ(swap(enough, 5, neighbours, kPinned, kHost, text), (Taken{0, 1, 8}));
   EXPECT_EQ(swap(enough - 1, 5, apart, kPinned, kHost, text), (Taken{1, 0, 0}));
   EXPECT_NE(text.find("kernel, as copies of 65535 B are too short"), std::string::npos) << text;
-  EXPECT_EQ(swap(enough / 2, 0, neighbours, kPinned, kHost, text), (Taken{0, 2, 4}));
+  EXPECT_EQ(swap(enough / 2, 0, neighbours, kPinned, kHost, text), (Taken{0, 1, 4}));
   EXPECT_NE(text.find("neighbours taken together"), std::string::npos) << text;
   EXPECT_EQ(swap(enough / 2, 0, apart, kPinned, kHost, text), (Taken{1, 0, 0}));
   EXPECT_EQ(swap(enough, 0, apart, kCuda, kHost, text), (Taken{1, 0, 0}));
