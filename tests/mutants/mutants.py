@@ -201,7 +201,7 @@ MUTANTS = [
     Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
     Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
     # CUDA kernels, and the emulation that runs them
-    Mutant("cuda: a part of a page goes beyond it", CUDA_LOOP, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", EMULATED_GATHER),
+    Mutant("cuda: a part of a page goes beyond it", CUDA_LOOP, "least(least(part_end, page_end), s.slot + s.tokens)", "least(least(part_end, page_end + 1), s.slot + s.tokens)", EMULATED_GATHER),
     Mutant("cuda: the first page starts at slot 0", CUDA_LOOP, "most(part_begin, s.slot)", "part_begin", EMULATED_GATHER),
     Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src = side.cache.get() + run.id * side.block_step", "src = side.cache.get() + static_cast<std::uint32_t>(run.id * side.block_step)", EMULATED_GATHER),
     Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_LOOP, "middle) <= task", "middle) < task + (middle == 1)", EMULATED_GATHER),
