@@ -418,7 +418,9 @@ TEST(Context, DevicesThatAreNotThere) {
         ASSERT_FALSE(planned.ok());
         EXPECT_EQ(planned.status().code(), StatusCode::kUnavailable);
         EXPECT_EQ(planned.status().message().rfind(device, 0), 0U) << planned.status().message();
-        if (!cuda.available) EXPECT_EQ(planned.status().message(), device + cuda.detail);
+        if (!cuda.available) {
+          EXPECT_EQ(planned.status().message(), device + cuda.detail);
+        }
       }
       EXPECT_EQ(gather_pa_kv_cache(example.args, context).code(), StatusCode::kUnavailable);
     }

@@ -388,7 +388,7 @@ void expect_copied(const std::vector<CopyRun>& runs) {
 
 TEST_F(CudaQueue, CopiesInBatches) {
   const auto queue = opened();
-  for (const std::size_t count : {0, 1, 2, 1100, 1138, 2276, 5000}) {
+  for (const std::size_t count : {0U, 1U, 2U, 1100U, 1138U, 2276U, 5000U}) {
     machine().copies.clear();
     machine().batches.clear();
     const std::vector<CopyRun> runs = copies(count);
@@ -403,7 +403,7 @@ TEST_F(CudaQueue, CopiesInBatches) {
   EXPECT_TRUE(
       std::all_of(calls.begin(), calls.end(), [](const std::string& call) { return call == "batch on 1"; }));
   machine().fails["cudaMemcpyBatchAsync"] = cudaErrorInvalidValue;
-  for (const std::size_t count : {2, 5000}) {
+  for (const std::size_t count : {2U, 5000U}) {
     const Status status = queue->copy_batch(Operator::kSwapBlocks, copies(count));
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_EQ(status.message(), "swap_blocks: copies: on cuda:1: error 1");
