@@ -39,9 +39,9 @@ cuda::DeviceNest cuda_nest(const TokenMove& move, const Nest& nest) {
   return to;
 }
 
-std::uint32_t cuda_task_shift(const cuda::Tuning& tuning, std::int64_t token_bytes, std::int64_t most) {
+std::uint32_t cuda_shift_of(std::int64_t task_bytes, std::int64_t token_bytes, std::int64_t most) {
   std::uint32_t shift = 0;
-  while ((std::int64_t{1} << shift) < most && (token_bytes << (shift + 1)) <= tuning.task_bytes) ++shift;
+  while ((std::int64_t{1} << shift) < most && (token_bytes << (shift + 1)) <= task_bytes) ++shift;
   return shift;
 }
 

@@ -54,7 +54,8 @@ TEST_P(EmulatedOperator, RandomCases) {
 // Where the CUDA backend exists.
 std::vector<const OperatorInfo*> all_operators() {
   std::vector<const OperatorInfo*> all;
-  for (const char* name : {"gather_pa_kv_cache"}) all.push_back(harness::find_operator(name));
+  for (const char* name : {"gather_pa_kv_cache", "gather_selection_kv_cache"})
+    all.push_back(harness::find_operator(name));
   return all;
 }
 std::string operator_name(const testing::TestParamInfo<const OperatorInfo*>& of) {

@@ -47,6 +47,10 @@ CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
 ACL_STREAM = "compat/acl/acl_stream.cpp"
 CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
+CUDA_SELECTION = "src/backends/cuda/selection_planner.hpp"
+CUDA_SELECTION_COPY = "src/backends/cuda/selection_copy.hpp"
+CUDA_STATES = "src/backends/cuda/selection_states.hpp"
+CUDA_TABLE = "src/backends/cuda/id_table.hpp"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
@@ -194,6 +198,16 @@ MUTANTS = [
     Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
     Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
     Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
+    Mutant("cuda: selection: no refresh window", CUDA_SELECTION, "(batch.kv - most(batch.q, std::int64_t{0})) / bs", "batch.kv / bs", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: any slot of an id", CUDA_SELECTION, "if (resident) tables.slot.lower(x, at, index);", "if (resident) tables.slot.set(x, at, index);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: table used before it is clear", CUDA_SELECTION, "load(x, sh, p, batch, row, tables, table);\n    x.sync();", "load(x, sh, p, batch, row, tables, table);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: the next row does not wait for the tables", CUDA_SELECTION, "x.sync();  // the next row takes the tables", "", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: rows in order, heads of groups are short", CUDA_SELECTION, "for (std::int64_t s = p.rows_per_batch; s-- > 0;)", "for (std::int64_t s = 0; s < p.rows_per_batch; ++s)", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: two threads insert at one place", CUDA_TABLE, "const std::int32_t key = keys_.cas(x, at, kFree, id);", "const std::int32_t key = keys_.get(x, at);\n      if (key == kFree) keys_.set(x, at, id);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: slot n-1 moved while it is overwritten", CUDA_SELECTION, "if (bad != 0 || src < row.n) copy.tokens = 0;", "if (bad != 0) copy.tokens = 0;", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: lanes do not wait for what a row moves away", CUDA_SELECTION_COPY, "x.sync_warp();\n      if (empties)", "if (!empties) x.sync_warp();\n      if (empties)", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: 32-bit offset into the full cache", CUDA_SELECTION_COPY, "side.full.get() + copy.src_page * side.full_page_step", "side.full.get() + static_cast<std::int32_t>(copy.src_page * side.full_page_step)", "emulated.gather_selection"),
+    Mutant("cuda: selection: every row of a repeated status_row runs", CUDA_STATES, "bad = kDuplicateBit;", "bad = 0;", "emulated_selection|emulated.gather_selection"),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
     Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
     Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),

@@ -9,6 +9,9 @@
 
 #include "backends/cuda/paged_gather.hpp"
 #include "backends/cuda/paged_reads.hpp"
+#include "backends/cuda/selection_copy.hpp"
+#include "backends/cuda/selection_planner.hpp"
+#include "backends/cuda/selection_states.hpp"
 
 namespace kvferry::internal::cuda {
 
@@ -24,6 +27,7 @@ struct KernelList {
   }
 };
 
-using Kernels = KernelList<PagedCut, PagedGather>;
+using Kernels =
+    KernelList<PagedCut, PagedGather, SelectionStates, SelectionPlanner, SelectionFinish, SelectionCopy>;
 
 }  // namespace kvferry::internal::cuda

@@ -23,8 +23,9 @@ struct DeviceNest {
   Loop loops[kLoops];  // outermost first
 };
 
-// Moves by the `Threads` threads of a block together. Every call may be made by all of them only, and ends
-// without a barrier. With `Once` the source may not be written by the launch (DeviceContext::load_once).
+// Moves by the `Threads` threads of a block, or of another team, together. Every call may be made by all of
+// them only, and ends without a barrier. With `Once` the source may not be written by the launch
+// (DeviceContext::load_once).
 template <std::uint32_t Threads, bool Once = true>
 class BlockMover {
  public:
@@ -32,17 +33,24 @@ class BlockMover {
   template <class X>
   KVFERRY_KERNEL_FN static void move(X& x, const DeviceNest& nest, std::uint8_t* dst, const std::uint8_t* src,
                                      std::uint32_t tokens) {
+    move_as(x, nest, dst, src, tokens, x.thread());
+  }
+
+  // The part of thread `me` of a team of `Threads`.
+  template <class X>
+  KVFERRY_KERNEL_FN static void move_as(X& x, const DeviceNest& nest, std::uint8_t* dst,
+                                        const std::uint8_t* src, std::uint32_t tokens, std::uint32_t me) {
     const std::uint32_t line_bytes = nest.joined ? nest.piece * tokens : nest.piece;
     std::uint32_t lines = nest.joined ? 1 : tokens;
     for (std::uint32_t l = 0; l < nest.loop_count; ++l) lines *= nest.loops[l].count;
-    // The block takes one line, or groups of lanes one each: as few as have enough loads in flight.
+    // The team takes one line, or groups of lanes one each: as few as have enough loads in flight.
     std::uint32_t ranks = Threads;
     if (lines > 1) {
       for (ranks = 1; ranks < kWarp && ranks * kInFlight * kVector < line_bytes;) ranks *= 2;
     }
-    for (std::uint32_t line = x.thread() / ranks; line < lines; line += Threads / ranks) {
+    for (std::uint32_t line = me / ranks; line < lines; line += Threads / ranks) {
       const Offsets at = line_start(nest, line);
-      move_line(x, dst + at.dst, src == nullptr ? src : src + at.src, line_bytes, x.thread() % ranks, ranks);
+      move_line(x, dst + at.dst, src == nullptr ? src : src + at.src, line_bytes, me % ranks, ranks);
     }
   }
 

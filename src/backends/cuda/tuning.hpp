@@ -13,14 +13,16 @@ struct Tuning {
   // Bytes of one task: enough for 256 threads with 4 loads of 16 bytes each in flight, so that short pages
   // are whole tasks and long ones spread over blocks.
   std::int64_t task_bytes;
+  // Of a warp's task: two rounds of 4 loads of 16 bytes a lane.
+  std::int64_t warp_task_bytes;
   // Blocks that read host memory: the link is full long before the GPU is.
   std::uint32_t host_blocks;
 };
 
 inline constexpr Tuning kTunings[] = {
-    {80, 16 << 10, 16},
-    {90, 16 << 10, 16},
-    {100, 32 << 10, 32},
+    {80, 16 << 10, 4 << 10, 16},
+    {90, 16 << 10, 4 << 10, 16},
+    {100, 32 << 10, 4 << 10, 32},
 };
 
 // Of the newest architecture that is not newer than this one.

@@ -16,6 +16,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/context_state.hpp"
+#include "core/device_queue.hpp"
 #include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/gather_selection_kv_cache/gather_selection_kv_cache_oracle.hpp"
@@ -623,8 +625,14 @@ void Maker::connect(const std::shared_ptr<const GatherSelectionKvCacheArgs>& arg
     instance_.call = [args, split_run, memory](ErrorRecord* record, const Context& context) {
       const Result<Plan> planned = kvferry::plan(*args, context);
       if (!planned.ok()) return planned.status();
-      memory->resize(to_size(planned->workspace_bytes()));
-      return split_run(planned.value(), {memory->data(), planned->workspace_bytes()}, record, context);
+      Workspace workspace{nullptr, planned->workspace_bytes()};
+      if (internal::DeviceQueue* const queue = context.state().queue.get(); queue != nullptr) {
+        workspace.data = queue->workspace(workspace.bytes).value();
+      } else {
+        memory->resize(to_size(workspace.bytes));
+        workspace.data = memory->data();
+      }
+      return split_run(planned.value(), workspace, record, context);
     };
   }
 }
