@@ -38,7 +38,7 @@ struct Sizes {
   std::int64_t full_pages() const { return batches * full_columns() + 1; }
 };
 
-enum Name {
+enum Name : std::size_t {
   kSelectionKv,
   kSelectionRope,
   kTable,
@@ -88,7 +88,7 @@ class World {
                                         s_.rows(),
                                         3 * s_.rows(),
                                         s_.batches};
-    for (int i = 0; i < kNames; ++i) host_[i].resize(to_size(4 * words[i]));
+    for (std::size_t i = 0; i < kNames; ++i) host_[i].resize(to_size(4 * words[i]));
     host_[kSelectionKv].resize(to_size(s_.selection_pages() * s_.selection_page * s_.kv_bytes));
     host_[kSelectionRope].resize(to_size(s_.selection_pages() * s_.selection_page * s_.rope_bytes));
     host_[kFullKv].resize(to_size(s_.full_pages() * s_.full_page * s_.kv_bytes));
@@ -99,7 +99,7 @@ class World {
     number(kTable, s_.selection_pages(), random);
     number(kFullTable, s_.full_pages(), random);
     number(kStatusRow, s_.status_rows(), random);
-    for (int i = 0; i < kNames; ++i)
+    for (std::size_t i = 0; i < kNames; ++i)
       device_[i] = std::make_unique<Buffer<std::byte>>(host_[i].size(), 4 * random.between(0, 3));
   }
 
@@ -141,11 +141,11 @@ class World {
   }
 
   void to_device() {
-    for (int i = 0; i < kNames; ++i) std::copy(host_[i].begin(), host_[i].end(), device_[i]->data());
+    for (std::size_t i = 0; i < kNames; ++i) std::copy(host_[i].begin(), host_[i].end(), device_[i]->data());
   }
   // The first difference, empty for none.
   std::string difference() const {
-    for (int i = 0; i < kNames; ++i) {
+    for (std::size_t i = 0; i < kNames; ++i) {
       if (!device_[i]->intact()) return std::string(kTexts[i]) + ": a write outside";
       const auto at = std::mismatch(host_[i].begin(), host_[i].end(), device_[i]->data());
       if (at.first != host_[i].end())
@@ -214,6 +214,7 @@ class Steps {
         list[i] = static_cast<std::int32_t>(random_.between(0, ids - 1));
       if (random_.one_in(50)) list[i] = static_cast<std::int32_t>(ids - 1);
     }
+    if (random_.one_in(3)) std::rotate(list, list + random_.between(0, s_.k - 1), list + s_.k);
     if (random_.one_in(2)) {
       std::swap(list[random_.between(0, s_.k - 1)], list[random_.between(0, s_.k - 1)]);
     } else {
@@ -225,7 +226,7 @@ class Steps {
   void spoil(Name name, std::int64_t entries) {
     Spoilt& spoilt = name == kTable ? table_ : full_table_;
     if (spoilt.entry >= 0) w_.ints(name)[spoilt.entry] = spoilt.page;
-    spoilt.entry = random_.one_in(4) ? random_.between(0, entries - 1) : -1;
+    spoilt.entry = random_.one_in(3) ? random_.between(0, entries - 1) : -1;
     if (spoilt.entry < 0) return;
     spoilt.page = w_.ints(name)[spoilt.entry];
     w_.ints(name)[spoilt.entry] = random_.one_in(2) ? -1 : std::numeric_limits<std::int32_t>::max();
@@ -257,7 +258,7 @@ void check_chain(const Sizes& sizes, std::uint64_t seed, int steps, Totals& tota
   World world(sizes, random);
   Steps next(world, random.next());
   const auto queue = std::make_shared<EmulatedQueue>(seed, 90, random.between(1, 2));
-  const Context device = make_context(queue), cpu;
+  const kvferry::Context device = make_context(queue), cpu;
   for (int step = 1; step <= steps; ++step) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", step " + std::to_string(step));
     const QLenMode mode =
@@ -305,7 +306,7 @@ void check_chain(const Sizes& sizes, std::uint64_t seed, int steps, Totals& tota
 
 TEST(EmulatedSelection, Chains) {
   Totals totals;
-  for (std::uint64_t seed = 1; seed <= static_cast<std::uint64_t>(harness::random_cases(30)); ++seed) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     Random random(1000 + seed);
     Sizes s;
     s.batches = random.between(1, 4);
@@ -349,7 +350,7 @@ TEST(EmulatedSelection, ManyIds) {
 // More rows than SelectionCopy adds up, and than SelectionStates has shared memory for.
 TEST(EmulatedSelection, ManyRows) {
   Totals totals;
-  for (const std::int64_t batches : {300, 1100}) {
+  for (const std::int64_t batches : {257, 1025}) {
     Sizes s;
     s.batches = batches;
     s.k = 3;
@@ -358,7 +359,7 @@ TEST(EmulatedSelection, ManyRows) {
     s.kv_bytes = 4;
     s.states = batches + 5;
     s.blocks = 6;
-    check_chain(s, static_cast<std::uint64_t>(batches), 2, totals);
+    check_chain(s, static_cast<std::uint64_t>(batches), 3, totals);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(totals.hits, 100);
@@ -377,7 +378,7 @@ TEST(EmulatedSelection, CopyOfAnotherScheduleDoesNothing) {
   std::iota(world.ints(kTopK), world.ints(kTopK) + 8, 0);
   world.to_device();
   const auto queue = std::make_shared<EmulatedQueue>(1);
-  const Context device = make_context(queue);
+  const kvferry::Context device = make_context(queue);
   const auto args = world.args(true, false, QLenMode::kCounts, IndexPolicy::kDefault);
   const Plan first = plan(args, device).value(), second = plan(args, device).value();
   Buffer<std::byte> workspace(to_size(first.workspace_bytes()));
@@ -385,11 +386,8 @@ TEST(EmulatedSelection, CopyOfAnotherScheduleDoesNothing) {
   GatherSelectionKvCacheBuffers pointers = buffers(args);
   pointers.workspace = {workspace.data(), first.workspace_bytes()};
   const auto selection = [&] {
-    return std::vector<std::byte>(pointers.selection_kv_cache == nullptr
-                                      ? nullptr
-                                      : static_cast<std::byte*>(pointers.selection_kv_cache),
-                                  static_cast<std::byte*>(pointers.selection_kv_cache) +
-                                      s.selection_pages() * s.selection_page * s.kv_bytes);
+    const auto* const data = static_cast<const std::byte*>(pointers.selection_kv_cache);
+    return std::vector<std::byte>(data, data + s.selection_pages() * s.selection_page * s.kv_bytes);
   };
   const auto before = selection();
   ASSERT_TRUE(copy(first, pointers, device).ok());

@@ -552,6 +552,7 @@ std::shared_ptr<GatherSelectionKvCacheArgs> Maker::make_args() const {
     args->selection_k_rope =
         flat ? contiguous(nothing, dtype, {0}) : contiguous(nothing, dtype, {snb_, sblk_, 0});
     args->full_k_rope = flat ? contiguous(nothing, dtype, {0}) : contiguous(nothing, dtype, {fnb_, fblk_, 0});
+    args->selection_k_rope->device = args->full_k_rope->device = instance_.device();
   } else if (absent != "none") {
     from_.fail("rope", fmt::format("'{}' is none of: none, rank1, empty", absent));
   }
