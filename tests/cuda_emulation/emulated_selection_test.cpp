@@ -10,6 +10,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/instance.hpp"
@@ -350,7 +351,7 @@ TEST(EmulatedSelection, ManyIds) {
 // More rows than SelectionCopy adds up, and than SelectionStates has shared memory for.
 TEST(EmulatedSelection, ManyRows) {
   Totals totals;
-  for (const std::int64_t batches : {257, 1025}) {
+  for (const auto& [batches, steps] : {std::pair{257, 3}, std::pair{1025, 1}}) {
     Sizes s;
     s.batches = batches;
     s.k = 3;
@@ -359,7 +360,7 @@ TEST(EmulatedSelection, ManyRows) {
     s.kv_bytes = 4;
     s.states = batches + 5;
     s.blocks = 6;
-    check_chain(s, static_cast<std::uint64_t>(batches), 3, totals);
+    check_chain(s, static_cast<std::uint64_t>(batches), steps, totals);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(totals.hits, 100);

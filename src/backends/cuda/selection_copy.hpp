@@ -23,7 +23,7 @@ struct SelectionCopySide {
 // REQUIRES parts of less than 2 GiB.
 struct SelectionCopy {
   static constexpr std::uint32_t kThreads = 256;
-  static constexpr std::uint32_t kMinBlocks = 3;
+  static constexpr std::uint32_t kMinBlocks = 2;  // enough loads in flight; with 3 it spills on sm_80
   static constexpr std::uint32_t kWarps = kThreads / kWarp;
   // The sums of more rows are made by SelectionFinish.
   static constexpr std::uint32_t kMostRows = 256;
@@ -31,9 +31,9 @@ struct SelectionCopy {
   struct Params {
     SelectionSchedule schedule;
     DevicePtr<const std::int64_t> ends;  // [rows + 1]; null with at most kMostRows
-    std::int64_t rows, rows_per_batch, k;
+    std::int64_t rows, rows_per_batch;
     std::uint64_t plan_id;
-    std::uint32_t block_tokens, task_shift;  // a part is at most 2^task_shift tokens
+    std::uint32_t k, block_tokens, task_shift;  // a part is at most 2^task_shift tokens
     std::uint32_t side_count;
     SelectionCopySide sides[2];
   };
@@ -90,30 +90,29 @@ struct SelectionCopy {
     }
     const std::int64_t first_row = row - row % p.rows_per_batch;
     const BlockCopy* const list = p.schedule.copies.get() + first_row * p.k;
-    const BlockCopy head = x.load(list + (row - first_row) * p.k + index - end_of(x, sh, p, row));
-    if (head.tokens == 0 || (head.flags & kFollows) != 0) return;
+    const auto head = static_cast<std::uint32_t>((row - first_row) * p.k + index - end_of(x, sh, p, row));
     const Range range{part << p.task_shift, least((part + 1) << p.task_shift, p.block_tokens)};
-    // One place that copies, for the registers.
-    BlockCopy copy = head;
-    for (;;) {
-      const bool empties = (copy.flags & kLastSlotCopy) != 0;
+    // One place that copies, and what can be loaded again is, for the registers.
+    bool emptied = false;
+    for (std::uint32_t at = head;;) {
+      BlockCopy copy = x.load(list + at);
+      if (at == head && (copy.tokens == 0 || (copy.flags & kFollows) != 0)) return;
+      const std::int32_t next = copy.next;
       // What a row has in slot n-1 goes before the slot is written; mostly it is nothing.
-      BlockCopy now = copy;
-      if (empties) now = x.load(static_cast<const BlockCopy*>(p.schedule.leaving.get() + row));
-      copy_range(x, p, now, range);
-      if (!empties && copy.next < 0) return;
-      x.sync_warp();
+      const bool empties = (copy.flags & kLastSlotCopy) != 0 && !emptied;
       if (empties) {
-        copy.flags ^= kLastSlotCopy;
-        continue;
+        copy = x.load(static_cast<const BlockCopy*>(p.schedule.leaving.get() + first_row + at / p.k));
+      } else if (at != head && (copy.flags & kZeroCopy) == 0) {
+        // Read from the full cache once: the others take what has arrived. The head has the most tokens.
+        copy.src_page = x.load(&list[head].dst_page);
+        copy.src_block = x.load(&list[head].dst_block);
+        copy.flags |= kMoveCopy;
       }
-      // Read from the full cache once: the others take what has arrived. The head has the most tokens.
-      row = first_row + copy.next / p.k;
-      copy = x.load(list + copy.next);
-      if ((copy.flags & kZeroCopy) != 0) continue;
-      copy.src_page = head.dst_page;
-      copy.src_block = head.dst_block;
-      copy.flags |= kMoveCopy;
+      copy_range(x, p, copy, range);
+      emptied = empties;
+      if (!empties && next < 0) return;
+      x.sync_warp();
+      if (!empties) at = static_cast<std::uint32_t>(next);
     }
   }
 

@@ -196,7 +196,7 @@ Status copy_blocks(const PlanT& plan, const Buffers& buffers, cuda::Queue& queue
   if (sums_apart(plan)) p.ends = part<std::int64_t>(buffers.workspace, plan.cuda_parts.ends);
   p.rows = plan.rows;
   p.rows_per_batch = plan.rows_per_batch;
-  p.k = plan.k;
+  p.k = static_cast<std::uint32_t>(plan.k);
   p.plan_id = plan.id;
   p.block_tokens = static_cast<std::uint32_t>(plan.block_tokens);
   const std::int64_t token_bytes = plan.kv.fetch.token_bytes + plan.rope.fetch.token_bytes;
