@@ -61,6 +61,10 @@ CUDA_BLOCKS = "src/backends/cuda/block_copy.hpp"
 CUDA_LAYERS = "src/backends/cuda/layer_transfer.hpp"
 EMULATED_SCATTER = "emulated.scatter_pa_kv_cache"
 EMULATED_DEQUANT = "emulated.gather_dequant"
+CUDA_SELECTION = "src/backends/cuda/selection_planner.hpp"
+CUDA_SELECTION_COPY = "src/backends/cuda/selection_copy.hpp"
+CUDA_STATES = "src/backends/cuda/selection_states.hpp"
+CUDA_TABLE = "src/backends/cuda/id_table.hpp"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
@@ -240,6 +244,23 @@ MUTANTS = [
     Mutant("cuda: all ones are 480", CUDA_DEQUANT, "magnitude == 0x7fU || ", "", EMULATED_DEQUANT),
     Mutant("cuda: a scale holds for 64 values", CUDA_DEQUANT, "unit * kUnit / kGroup * 4", "unit * kUnit / (kGroup / 2) % 4 * 4", EMULATED_DEQUANT),
     Mutant("cuda: elements of the output lie side by side", CUDA_DEQUANT, "if (p.element_step == 2 && reinterpret_cast", "if (reinterpret_cast", EMULATED_DEQUANT),
+    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
+    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),
+    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src += id * side.block_step", "src += static_cast<std::uint32_t>(id * side.block_step)", "paged_gather"),
+    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "first_task) <= task", "first_task) < task + (middle == 1)", "paged_gather"),
+    Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
+    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
+    Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
+    Mutant("cuda: selection: no refresh window", CUDA_SELECTION, "(batch.kv - most(batch.q, std::int64_t{0})) / bs", "batch.kv / bs", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: any slot of an id", CUDA_SELECTION, "if (resident) tables.slot.lower(x, at, index);", "if (resident) tables.slot.set(x, at, index);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: table used before it is clear", CUDA_SELECTION, "load(x, sh, p, batch, row, tables, table);\n    x.sync();", "load(x, sh, p, batch, row, tables, table);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: the next row does not wait for the tables", CUDA_SELECTION, "x.sync();  // the next row takes the tables", "", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: rows in order, heads of groups are short", CUDA_SELECTION, "for (std::int64_t s = p.rows_per_batch; s-- > 0;)", "for (std::int64_t s = 0; s < p.rows_per_batch; ++s)", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: two threads insert at one place", CUDA_TABLE, "const std::int32_t key = keys_.cas(x, at, kFree, id);", "const std::int32_t key = keys_.get(x, at);\n      if (key == kFree) keys_.set(x, at, id);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: slot n-1 moved while it is overwritten", CUDA_SELECTION, "if (bad != 0 || src < row.n) copy.tokens = 0;", "if (bad != 0) copy.tokens = 0;", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: lanes do not wait for what a row moves away", CUDA_SELECTION_COPY, "x.sync_warp();\n      if (!empties) at", "if (!empties) x.sync_warp();\n      if (!empties) at", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: 32-bit offset into the full cache", CUDA_SELECTION_COPY, "side.full.get() + copy.src_page * side.full_page_step", "side.full.get() + static_cast<std::int32_t>(copy.src_page * side.full_page_step)", "emulated.gather_selection"),
+    Mutant("cuda: selection: every row of a repeated status_row runs", CUDA_STATES, "bad = kDuplicateBit;", "bad = 0;", "emulated_selection|emulated.gather_selection"),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
     Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
     Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),

@@ -15,6 +15,9 @@
 #include "backends/cuda/paged_reads.hpp"
 #include "backends/cuda/paged_scatter.hpp"
 #include "backends/cuda/scatter_report.hpp"
+#include "backends/cuda/selection_copy.hpp"
+#include "backends/cuda/selection_planner.hpp"
+#include "backends/cuda/selection_states.hpp"
 
 namespace kvferry::internal::cuda {
 
@@ -32,6 +35,7 @@ struct KernelList {
 
 using Kernels =
     KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized, GroupSums,
-               LayerReport, LayerTransfer, PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport>;
+               LayerReport, LayerTransfer, PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport,
+               SelectionCopy, SelectionFinish, SelectionPlanner, SelectionStates>;
 
 }  // namespace kvferry::internal::cuda

@@ -23,8 +23,9 @@ struct DeviceNest {
   Loop loops[kLoops];  // outermost first
 };
 
-// Moves by the `Threads` threads of a block together. Every call may be made by all of them only, and ends
-// without a barrier. With `Once` the source may not be written by the launch (DeviceContext::load_once).
+// Moves by the `Threads` threads of a block, or of another team, together. Every call may be made by all of
+// them only, and ends without a barrier. With `Once` the source may not be written by the launch
+// (DeviceContext::load_once).
 template <std::uint32_t Threads, bool Once = true>
 class BlockMover {
  public:
@@ -38,8 +39,15 @@ class BlockMover {
   template <class X>
   KVFERRY_KERNEL_FN static void move(X& x, const DeviceNest& nest, std::uint8_t* dst, const std::uint8_t* src,
                                      std::uint32_t tokens) {
+    move_as(x, nest, dst, src, tokens, x.thread());
+  }
+
+  // The part of thread `me` of a team of `Threads`.
+  template <class X>
+  KVFERRY_KERNEL_FN static void move_as(X& x, const DeviceNest& nest, std::uint8_t* dst,
+                                        const std::uint8_t* src, std::uint32_t tokens, std::uint32_t me) {
     move_lines(
-        x, nest, nest.joined ? nest.piece * tokens : nest.piece, nest.joined ? 1 : tokens,
+        x, nest, nest.joined ? nest.piece * tokens : nest.piece, nest.joined ? 1 : tokens, me,
         [&](std::uint32_t t) {
           return Token{dst + t * nest.dst_token_step, src == nullptr ? src : src + t * nest.src_token_step};
         });
@@ -48,7 +56,7 @@ class BlockMover {
   // `tokens` tokens, each on its own: place(t) is the Token of t. REQUIRES less than 2 GiB.
   template <class X, class Place>
   KVFERRY_KERNEL_FN static void move_each(X& x, const DeviceNest& nest, std::uint32_t tokens, Place place) {
-    move_lines(x, nest, nest.piece, tokens, place);
+    move_lines(x, nest, nest.piece, tokens, x.thread(), place);
   }
 
   // Any bytes by threads `rank` of `ranks`, in the widest vectors that source and destination share, behind a
@@ -88,7 +96,7 @@ class BlockMover {
 
   template <class X, class Place>
   KVFERRY_KERNEL_FN static void move_lines(X& x, const DeviceNest& nest, std::uint32_t line_bytes,
-                                           std::uint32_t tokens, Place place) {
+                                           std::uint32_t tokens, std::uint32_t me, Place place) {
     std::uint32_t lines = tokens;
     for (std::uint32_t l = 0; l < nest.loop_count; ++l) lines *= nest.loops[l].count;
     // The block takes one line, or groups of lanes one each: as few as have enough loads in flight.
@@ -96,12 +104,12 @@ class BlockMover {
     if (lines > 1) {
       for (ranks = 1; ranks < kWarp && ranks * kInFlight * kVector < line_bytes;) ranks *= 2;
     }
-    for (std::uint32_t i = x.thread() / ranks; i < lines; i += Threads / ranks) {
+    for (std::uint32_t i = me / ranks; i < lines; i += Threads / ranks) {
       const Line line = line_at(nest, i);
       const Token token = place(line.token);
       if (token.dst == nullptr) continue;
       move_line(x, token.dst + line.dst, token.src == nullptr ? token.src : token.src + line.src, line_bytes,
-                x.thread() % ranks, ranks);
+                me % ranks, ranks);
     }
   }
 
