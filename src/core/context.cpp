@@ -72,6 +72,22 @@ int Context::threads() const noexcept {
   return state_->threads;
 }
 
+Result<void*> Context::device_workspace(std::int64_t bytes) const noexcept {
+  try {
+    if (!state_->environment.ok()) return state_->environment;
+    if (state_->queue == nullptr) {
+      return Status(StatusCode::kInvalidArgument,
+                    "Context::device_workspace: the device is the CPU, expected a CUDA device");
+    }
+    internal::ProcessState* const process = state_->here();
+    if (process == nullptr) return Status(StatusCode::kOutOfMemory, std::string());
+    const std::lock_guard lock(process->workspace_mutex);
+    return state_->queue->workspace(bytes);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, std::string());
+  }
+}
+
 namespace internal {
 namespace {
 
