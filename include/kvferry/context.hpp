@@ -96,12 +96,6 @@ class KVFERRY_EXPORT Context {
   const ContextOptions& options() const noexcept;
   int threads() const noexcept;  // resolved, >= 1
 
-  // Of a CUDA device: this many bytes of its memory or more, those that the one-call forms use, for runs of
-  // plans by callers that have none. The address holds until more is asked for, and work that was enqueued
-  // with an earlier one is safe. Runs that share it may not be enqueued by two threads at once.
-  // kInvalidArgument on the CPU.
-  Result<void*> device_workspace(std::int64_t bytes) const noexcept;
-
   internal::ContextState& state() const noexcept { return *state_; }
 
  private:

@@ -20,7 +20,7 @@ SharedWorkspace::SharedWorkspace(std::int64_t size, Intake& intake) : memory(int
   if (memory != nullptr || size == 0) return;
   // Of a context of its own: nobody else may use it between the two calls.
   const auto owner = std::make_shared<Context>(intake.context().context.options());
-  Result<void*> bytes = owner->device_workspace(size);
+  Result<void*> bytes = device_workspace(*owner, size);
   raise_unless_ok(bytes.status());
   memory = {owner, bytes.value()};
 }

@@ -28,6 +28,7 @@
 
 #include "contexts.hpp"
 #include "fields.hpp"
+#include "kvferry/memory.hpp"
 
 namespace kvferry::python {
 
@@ -65,7 +66,7 @@ void launch_on_cuda(Step step, const Plan& plan, Buffers& buffers, Intake& intak
     const ReleasedGil released;
     const std::lock_guard lock(shared == nullptr ? context.workspace_mutex : shared->mutex);
     if (shared == nullptr && memory == nullptr && bytes > 0) {
-      const Result<void*> own = context.context.device_workspace(bytes);
+      const Result<void*> own = device_workspace(context.context, bytes);
       status = own.status();
       if (own.ok()) buffers.workspace = {own.value(), bytes};
     }

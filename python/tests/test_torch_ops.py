@@ -323,8 +323,8 @@ def test_inference_tensors() -> None:
 
 def test_other_devices_are_refused() -> None:
     with torch._subclasses.FakeTensorMode():
-        caches = [torch.empty(4, 4), torch.empty(4, 4, device="cuda")]
-        with pytest.raises(NotImplementedError, match=r"copy_blocks: caches\[1\] is on cuda:0, expected cpu"):
+        caches = [torch.empty(4, 4), torch.empty(4, 4, device="xpu")]
+        with pytest.raises(NotImplementedError, match=r"copy_blocks: caches\[1\] is on xpu:0, expected cpu"):
             ops.copy_blocks(caches, torch.zeros(1, 2, dtype=torch.int64))
     with pytest.raises(NotImplementedError, match=r"copy_blocks: caches\[0\] is torch.sparse_coo"):
         ops.copy_blocks([torch.zeros(4, 4).to_sparse()], PAIRS)

@@ -13,6 +13,7 @@
 
 #include "core/context_state.hpp"
 #include "core/processors.hpp"
+#include "kvferry/memory.hpp"
 
 namespace kvferry {
 namespace {
@@ -72,17 +73,18 @@ int Context::threads() const noexcept {
   return state_->threads;
 }
 
-Result<void*> Context::device_workspace(std::int64_t bytes) const noexcept {
+Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept {
   try {
-    if (!state_->environment.ok()) return state_->environment;
-    if (state_->queue == nullptr) {
+    internal::ContextState& state = context.state();
+    if (!state.environment.ok()) return state.environment;
+    if (state.queue == nullptr) {
       return Status(StatusCode::kInvalidArgument,
-                    "Context::device_workspace: the device is the CPU, expected a CUDA device");
+                    "device_workspace: the context's device is the CPU, expected a CUDA device");
     }
-    internal::ProcessState* const process = state_->here();
+    internal::ProcessState* const process = state.here();
     if (process == nullptr) return Status(StatusCode::kOutOfMemory, std::string());
     const std::lock_guard lock(process->workspace_mutex);
-    return state_->queue->workspace(bytes);
+    return state.queue->workspace(bytes);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, std::string());
   }
