@@ -59,9 +59,19 @@ class _Call:
             f"{self.op}: {name}: {type(like).__name__}, expected an array of NumPy, torch, JAX or CuPy"
         )
 
+    def _refuse_jax_on_a_gpu(self, library: str, name: str, array: Any) -> None:
+        # Its runtime has no stream to run on and to hand over: a result would be used before it is there.
+        if library != "jax" or all(device.platform == "cpu" for device in array.devices()):
+            return
+        raise NotImplementedError(
+            f"{self.op}: {name}: a JAX array on {array.device}, expected one on the CPU, or an array of CuPy or "
+            "torch (from_dlpack() of it)"
+        )
+
     def zeros(self, name: str, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         """Memory of this shape, with the dtype of `like` unless one is named."""
         library = self._library(name, like)
+        self._refuse_jax_on_a_gpu(library, name, like)
         if library == "torch":
             torch = importlib.import_module("torch")
             return like.detach().new_zeros(
@@ -80,6 +90,7 @@ class _Call:
 
     def copy(self, name: str, tensor: Any) -> Any:
         library = self._library(name, tensor)
+        self._refuse_jax_on_a_gpu(library, name, tensor)
         if library == "torch":
             return tensor.detach().clone()
         if library == "jax":

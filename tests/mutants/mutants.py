@@ -45,7 +45,7 @@ CAPI = "src/capi/operators.cpp"
 CAPI_READER = "src/capi/reader.cpp"
 CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
-ACL_STREAM = "compat/acl/acl_stream.cpp"
+ACL_STREAM = "compat/acl/acl_backend_cpu.cpp"
 CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 

@@ -10,8 +10,8 @@
 Caches of reshape_and_cache_flash are [blocks, block size, heads, head size] with any strides. The only
 kv_cache_dtype is "auto", which does not look at the scales: "fp8" would round, and KVFerry moves bytes.
 
-Where vLLM is loaded, its operators get the CPU kernels that they lack, and keep their own for CUDA. Nothing is
-replaced: if one of them has a CPU kernel or another signature, the import fails and changes nothing. vLLM cannot be loaded afterwards.
+Where vLLM is loaded, its operators get the CPU and CUDA kernels that they lack. Nothing is replaced: if one of
+them has a CPU kernel or another signature, the import fails and changes nothing. vLLM cannot be loaded afterwards.
 """
 
 from __future__ import annotations
