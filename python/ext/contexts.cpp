@@ -47,9 +47,13 @@ void* read_cuda_stream(nb::handle given) {
         "Context: stream is {}, expected with a CUDA device the address of a cudaStream_t, or an object with "
         "__cuda_stream__, cuda_stream or ptr",
         nb::inst_name(given).c_str());
-  void* const address = PyLong_AsVoidPtr(number.ptr());
-  if (address == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
-  return address;
+  const std::size_t address = PyLong_AsSize_t(number.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    raise(PyExc_ValueError, "Context: stream is {}, expected the address of a cudaStream_t",
+          nb::repr(number).c_str());
+  }
+  return reinterpret_cast<void*>(address);
 }
 
 void make_context(PyContext* self, int threads, std::vector<int> cpus, nb::handle stream,

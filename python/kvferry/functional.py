@@ -124,7 +124,7 @@ def gather_pa_kv_cache_functional(
     cache_mode: Literal["Norm", "PA_NZ"] = "Norm",
     is_seq_lens_cumsum: bool = False,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> tuple[T, V]:
     """key and value of num_tokens rows; rows that no sequence reaches are zero."""
@@ -164,7 +164,7 @@ def scatter_pa_kv_cache_functional(
     nct_strides: Sequence[int] = (0, 0),
     nct_offsets: Sequence[int] = (0, 0),
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> tuple[T, R]:
     """Copies of key_cache and value_cache with the tokens in them."""
@@ -204,7 +204,7 @@ def gather_selection_kv_cache_functional(
     q_len_mode: Literal["counts", "prefix_sum", "all_rows"] = "counts",
     status_row: Tensor | None = None,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> tuple[T, R, T, B, S]:
     """(selection_kv_actual_seq, selection_k_rope, selection_kv_cache, selection_kv_block_table,
@@ -250,7 +250,7 @@ def copy_blocks_functional(
     *,
     count: Tensor | None = None,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> list[T]:
     """Copies of the caches, with the blocks copied in them."""
@@ -269,7 +269,7 @@ def swap_blocks_functional(
     *,
     count: Tensor | None = None,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> list[T]:
     """Copies of dst, with the blocks of src in them."""
@@ -288,7 +288,7 @@ def transfer_layers_functional(
     *,
     chunk_layout: Literal["layer_first", "page_first"] = "layer_first",
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> T:
     """The chunk with these blocks of the pools. One layer at least: it tells the kind of the chunk."""
@@ -322,7 +322,7 @@ def gather_dequant_functional(
     seq_offset: Tensor | None = None,
     is_seq_lens_cumsum: bool = False,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> T:
     """out, bfloat16 [num_tokens, 576]; rows that no sequence reaches are zero."""
