@@ -112,6 +112,7 @@ template <class Table>
 struct OperatorPlan {
   Plan plan;
   Given<typename Table::Args> planned;  // without pointers
+  Device device;
   mutable std::shared_ptr<SharedWorkspace> shared;
 };
 
@@ -169,6 +170,7 @@ OperatorPlan<Table> make_plan(Intake& intake, const PythonOf<Table, I>&... value
   Result<Plan> result = plan(made.planned.args, intake.context().context);
   intake.raise_unless_ok(result.status());
   made.plan = std::move(result).value();
+  made.device = intake.device();
   return made;
 }
 
@@ -181,6 +183,9 @@ void run_plan(Step step, const OperatorPlan<Table>& plan, bool shares_workspace,
   read_fields<Table, I...>(intake, given, values...);
   each_tensor<Table, I...>(
       [&](const auto& field) { field.require_planned(Table::kOp, given.args, plan.planned.args); });
+  if (intake.device() != plan.device)
+    raise(PyExc_ValueError, "{}: the context is of device {}, expected {} as planned", Table::kName,
+          to_string(intake.device()), to_string(plan.device));
   if (shares_workspace && plan.shared == nullptr)
     plan.shared = intake.on_cuda() ? std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes(), intake)
                                    : std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes());

@@ -448,7 +448,8 @@ std::shared_ptr<void> Intake::device_memory(std::int64_t bytes) const {
   dlpack::VersionedTensor* made = nullptr;
   std::string reason = "no reason given";
   const auto set_reason = [](void* to, const char* kind, const char* message) {
-    *static_cast<std::string*>(to) = fmt::format("{}: {}", kind, message);
+    if (kind != nullptr && message != nullptr)
+      *static_cast<std::string*>(to) = fmt::format("{}: {}", kind, message);
   };
   if (allocator_->allocate(&prototype, &made, &reason, set_reason) != 0) {
     PyErr_Clear();

@@ -60,6 +60,7 @@ class Intake {
 
   Operator op() const { return op_; }
   bool on_cuda() const { return device_ != Device(); }
+  Device device() const { return device_; }  // where the call runs
   // The caller's, or the default one for the tensors' device.
   const PyContext& context() {
     if (context_ != nullptr) return *context_;

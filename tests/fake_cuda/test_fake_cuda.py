@@ -286,6 +286,20 @@ def test_pinned_memory_beside_a_device(torch_state: type[Torch]) -> None:
         plan.run(*(tensors[name] for name in NAMES))
 
 
+def test_a_plan_runs_on_its_device(torch_state: type[Torch]) -> None:
+    plan = kvferry.plan_gather_pa_kv_cache(*of_torch().values())
+    plan.run(*of_torch().values())
+    assert launches() == {"0 0x0"}
+    with pytest.raises(ValueError, match="the context is of device cpu:0, expected cuda:0 as planned"):
+        plan.run(*of_torch().values(), context=kvferry.Context())
+    with pytest.raises(ValueError, match="is on device type 1 .*expected type 2"):
+        plan.run(*arrays().values())
+    on_cpu = kvferry.plan_gather_pa_kv_cache(*arrays().values())
+    with pytest.raises(ValueError, match="the context is of device cuda:0, expected cpu:0 as planned"):
+        on_cpu.run(*arrays().values(), context=kvferry.Context(device="cuda:0"))
+    assert not launches()
+
+
 def test_pinned_memory_alone_is_memory() -> None:
     tensors = on_device(device_type=CUDA_HOST)
     gather(tensors)
