@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "contexts.hpp"
 #include "errors.hpp"
+#include "kvferry/backend.hpp"
 #include "kvferry/plan.hpp"
 #include "ops/operators.hpp"
 
@@ -65,6 +67,21 @@ On a CUDA device the record is a tensor of zeros there, uint8 [40] or int64 [5];
   module.attr("BAD_DESTINATION") = kBadDestination;
 }
 
+void define_backends(nb::module_& module) {
+  nb::class_<BackendInfo>(module, "BackendInfo", "What this build can run on, or why it cannot.")
+      .def_ro("name", &BackendInfo::name, "\"cpu\", \"cuda\".")
+      .def_ro("available", &BackendInfo::available)
+      .def_ro("detail", &BackendInfo::detail,
+              "What it has (\"cuda:0 NVIDIA H200 (sm_90, 132 SMs)\"), or why it is not there. For people.")
+      .def("__repr__", [](const BackendInfo& self) {
+        return fmt::format("BackendInfo(name='{}', available={}, detail='{}')", self.name,
+                           self.available ? "True" : "False", self.detail);
+      });
+  module.def("backends", &backends, nb::sig("def backends() -> list[BackendInfo]"),
+             "Every backend that KVFerry knows, \"cpu\" first.\n\n"
+             "It initialises the CUDA driver: a child that is forked afterwards cannot use CUDA.");
+}
+
 }  // namespace
 }  // namespace kvferry::python
 
@@ -75,6 +92,7 @@ NB_MODULE(_core, module) {
   module.attr("version") = KVFERRY_VERSION;
   define_contexts(module);
   define_error_record(module);
+  define_backends(module);
   define_gather_pa_kv_cache(module);
   define_scatter_pa_kv_cache(module);
   define_gather_selection_kv_cache(module);

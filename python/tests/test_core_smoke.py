@@ -232,6 +232,12 @@ def test_context() -> None:
     assert (context.device, kvferry.Context(device="cuda:1").device) == ("cpu:0", "cuda:1")
 
 
+def test_backends() -> None:
+    cpu, cuda = kvferry.backends()
+    assert (cpu.name, cpu.available, cuda.name) == ("cpu", True, "cuda") and "generic" in cpu.detail
+    assert repr(cpu).startswith("BackendInfo(name='cpu', available=True, detail='") and cuda.detail
+
+
 def test_group_memcpy() -> None:
     source, target = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
     table = np.array([[source.ctypes.data, target.ctypes.data + 32]], np.int64)

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,11 @@ class FakeQueue final : public cuda::Queue {
   Result<void*> device_address(Operator /*op*/, const char* name, const void* host) override {
     write_down(fmt::format("pinned {}", name));
     return const_cast<void*>(host);
+  }
+
+  Status copy_batch(Operator op, std::span<const cuda::CopyRun> /*runs*/) override {
+    write_down(fmt::format("copies {} {}", place_, to_string(op)));
+    return {};
   }
 
  protected:
