@@ -49,6 +49,12 @@ struct Impl {
 // Sets body.impl, implementation and refusals, or says why nothing can run.
 template <class Body, class Buffers>
 Status pick(std::span<const Impl<Body, Buffers>> table, const Context& context, Body& body) {
+  // A device's table has one row. What an operator without it has here is for the CPU and its memory.
+  if (context.state().queue != nullptr && std::string_view(table.front().name) != "cuda") {
+    return {StatusCode::kUnimplemented,
+            fmt::format("{}: on device {}, expected a CPU's: it has no CUDA implementation",
+                        to_string(body.op), to_string(context.options().device))};
+  }
   const std::string_view forced = context.options().implementation;
   std::string names;
   for (const auto& impl : table) {

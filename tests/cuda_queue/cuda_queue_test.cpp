@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
@@ -15,7 +17,7 @@
 #include <vector>
 
 #include "backends/cuda/queue.hpp"
-#include "core/context_state.hpp"
+#include "core/impl.hpp"
 #include "kvferry/backend.hpp"
 #include "kvferry/memory.hpp"
 #include "tests/cuda_queue/fake_runtime.hpp"
@@ -128,8 +130,10 @@ TEST_F(CudaQueue, SaysWhyADeviceCannotBeUsed) {
     machine().fails = {{call, cudaErrorUnknown}};
     expect_refused(options(), StatusCode::kUnavailable, "cuda:1: error 500");  // the symbol is not there
   }
-  machine().fails = {{"load", cudaErrorNoKernelImageForDevice}};
-  expect_refused(options(), StatusCode::kUnavailable, "cuda:1: this build has no kernels for sm_90");
+  for (const cudaError_t error : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction}) {
+    machine().fails = {{"load", error}};
+    expect_refused(options(), StatusCode::kUnavailable, "cuda:1: this build has no kernels for sm_90");
+  }
   machine().fails = {{"load", cudaErrorUnknown}};
   const auto queue = open();
   ASSERT_FALSE(queue.ok());
@@ -211,6 +215,31 @@ TEST_F(CudaQueue, PlansAndContextsAreOfOneDevice) {
   EXPECT_EQ(status.message(), "gather_pa_kv_cache: context: its device is cuda:1, expected the plan's cpu:0");
   EXPECT_TRUE(on_cpu.untouched());
   EXPECT_EQ(machine().take(), Calls());
+}
+
+// The tables of the CPU must not run on a device's memory.
+TEST_F(CudaQueue, RunsNoImplementationOfTheCpu) {
+  DeviceGather example;
+  ContextOptions o = options();
+  for (const char* name : {"generic", "avx2", "warp9"}) {
+    o.implementation = name;
+    const Result<Plan> planned = plan(example.args, Context(o));
+    ASSERT_FALSE(planned.ok());
+    EXPECT_EQ(planned.status().code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(has(planned.status().message(), "expected one of cuda")) << planned.status().message();
+  }
+  struct Body : internal::PlanBody {
+    Body() : PlanBody(Operator::kSwapBlocks) {}
+    std::string describe_problem() const override { return {}; }
+    const internal::Impl<Body, int>* impl = nullptr;
+  } body;
+  const std::array table = {
+      internal::Impl<Body, int>{"generic", [](const Body&) { return std::string(); },
+                                [](const Body&, const int&, internal::ContextState&) { return Status(); }}};
+  const auto pick = [&](const Context& context) { return internal::pick<Body, int>(table, context, body); };
+  EXPECT_EQ(pick(Context(options())).code(), StatusCode::kUnimplemented);
+  EXPECT_TRUE(has(pick(Context(options())).message(), "swap_blocks: on device cuda:1"));
+  EXPECT_TRUE(pick(Context()).ok());
 }
 
 TEST_F(CudaQueue, KeepsItsWorkspaces) {
@@ -467,6 +496,23 @@ TEST_F(CudaQueue, StaysWithTheParentOfAFork) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_TRUE(run(planned, buffers(example.args), context).ok());
+}
+
+TEST_F(CudaQueue, FreesNothingWhenTheDriverIsGone) {
+  auto queue = opened();
+  ASSERT_TRUE(queue->workspace(1000).ok());
+  Result<PinnedBuffer> pinned = PinnedBuffer::make(10, {DeviceType::kCuda, 1});
+  ASSERT_TRUE(pinned.ok());
+  machine().take();
+  machine().fails["cudaGetDevice"] = cudaErrorCudartUnloading;
+  queue.reset();
+  pinned.value() = PinnedBuffer();
+  EXPECT_EQ(machine().take(), Calls());
+  EXPECT_EQ(machine().retained[1], 2);
+  for (const auto& [memory, bytes] : machine().device_memory) std::free(memory);
+  for (const auto& [memory, bytes] : machine().host_memory) std::free(memory);
+  machine() = {};
+  machine().current = {0};
 }
 
 TEST_F(CudaQueue, IsListed) {

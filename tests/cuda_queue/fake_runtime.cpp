@@ -131,6 +131,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = machine().devices;
   return enter("cudaGetDeviceCount");
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = machine().current.empty() ? 0 : machine().current.back();
+  return enter("cudaGetDevice");
+}
 cudaError_t cudaInitDevice(int device, unsigned /*device_flags*/, unsigned /*flags*/) {
   record("init " + std::to_string(device));
   return enter("cudaInitDevice");

@@ -115,12 +115,16 @@ class OpenDevice {
   OpenDevice(const OpenDevice&) = delete;
   OpenDevice& operator=(const OpenDevice&) = delete;
   ~OpenDevice() {
-    if (handle_ && here()) driver_.release(*handle_);
+    if (handle_ && can_free()) driver_.release(*handle_);
   }
 
   std::int32_t index() const { return index_; }
-  // False in a child of the process that opened it.
-  bool here() const { return process_ == getpid(); }
+  // False in a child of the process that opened it, and at the end of the process, where the runtime has
+  // unloaded the driver with all that was there to be freed.
+  bool can_free() const {
+    int current = 0;
+    return process_ == getpid() && quiet(cudaGetDevice(&current)) == cudaSuccess;
+  }
 
  private:
   friend class Current;
@@ -237,7 +241,7 @@ class CudaQueue final : public Queue {
     if (Status status = check_stream(stream, index); !status.ok()) return status;
     for (const KernelEntry& kernel : kKernels) {
       const cudaError_t error = kernel.load();
-      if (error == cudaErrorNoKernelImageForDevice)
+      if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction)
         return fail(fmt::format("this build has no kernels for sm_{}", facts.architecture));
       if (error != cudaSuccess) return fail(fmt::format("{}: {}", kernel.name, cudaGetErrorString(error)));
     }
@@ -250,9 +254,9 @@ class CudaQueue final : public Queue {
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
   ~CudaQueue() override {
-    if (workspaces_.empty() || !device_->here()) return;
+    if (workspaces_.empty() || !device_->can_free()) return;
     const Current current(*device_);
-    if (current.error() != cudaSuccess) return;  // the process ends, or the device was reset
+    if (current.error() != cudaSuccess) return;  // the device was reset
     const RelaxedCapture relaxed;
     for (void* memory : workspaces_) quiet(cudaFree(memory));
   }
@@ -467,7 +471,7 @@ Result<PinnedMemory> allocate_pinned(std::int64_t bytes, std::int32_t index) {
   if (error == cudaSuccess) {
     // shared_ptr calls this too when it has no memory for itself.
     memory.host = std::shared_ptr<void>(host, [device = device.value()](void* pinned) {
-      if (!device->here()) return;
+      if (!device->can_free()) return;
       const cuda::Current freeing(*device);
       const cuda::RelaxedCapture relaxed_too;
       if (freeing.error() == cudaSuccess) cuda::quiet(cudaFreeHost(pinned));
