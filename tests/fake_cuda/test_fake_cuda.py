@@ -119,7 +119,9 @@ class Torch:
 
 
 def _borrow(tensor: Any, out: Any) -> int:
-    tensor._describe(out[0])
+    view = out[0]
+    tensor._describe(view)
+    tensor._alive.append(view)  # and so its shape
     return 0
 
 
