@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostBuffer: memory for pools of KV cache on the host. PinnedBuffer: that CUDA devices read and write too.
+// device_workspace: scratch memory of a CUDA device.
 #pragma once
 
 #include <cstddef>
@@ -101,5 +102,11 @@ class KVFERRY_EXPORT PinnedBuffer {
   void* device_data_ = nullptr;
   std::int64_t bytes_ = 0;
 };
+
+// Of the context's CUDA device: this many bytes or more, those of its one-call forms, for runs of plans by
+// callers that have no memory there. The address holds until more is asked for, and work that was enqueued
+// with an earlier one is safe. Of runs that share it, one is to be enqueued whole before the next.
+// kInvalidArgument on the CPU; kUnavailable after fork().
+KVFERRY_EXPORT Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept;
 
 }  // namespace kvferry

@@ -13,6 +13,7 @@
 
 #include "core/context_state.hpp"
 #include "core/processors.hpp"
+#include "kvferry/memory.hpp"
 
 namespace kvferry {
 namespace {
@@ -79,6 +80,24 @@ const ContextOptions& Context::options() const noexcept {
 }
 int Context::threads() const noexcept {
   return state_->threads;
+}
+
+Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept {
+  try {
+    internal::ContextState& state = context.state();
+    if (!state.environment.ok()) return state.environment;
+    if (state.queue == nullptr) {
+      return Status(StatusCode::kInvalidArgument,
+                    "device_workspace: the context's device is the CPU, expected a CUDA device");
+    }
+    if (Status status = state.queue->check_process(); !status.ok()) return status;
+    internal::ProcessState* const process = state.here();
+    if (process == nullptr) return Status(StatusCode::kOutOfMemory, std::string());
+    const std::lock_guard lock(process->workspace_mutex);
+    return state.queue->workspace(bytes);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, std::string());
+  }
 }
 
 namespace internal {
