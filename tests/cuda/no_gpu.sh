@@ -16,7 +16,7 @@ expect() {
   shift 2
   "$@" >"$output" 2>&1
   local seen=$?
-  if [ $seen -ne "$code" ] || ! grep -qE "$pattern" "$output"; then
+  if [ $seen -ne "$code" ] || ! grep -qE -e "$pattern" "$output"; then
     echo "FAILED: $* exits with $seen, expected $code and $pattern; it says:"
     cat "$output"
     failed=$((failed + 1))
