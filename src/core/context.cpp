@@ -24,9 +24,7 @@ constexpr int kMaxThreads = 1024;
 Context::Context(ContextOptions options) : state_(std::make_shared<internal::ContextState>()) {
   state_->options = std::move(options);
   ContextOptions& o = state_->options;
-  if (o.implementation.empty()) {
-    if (const char* name = std::getenv("KVFERRY_FORCE_IMPL")) o.implementation = name;
-  }
+  // The variables of the environment are for the CPU: a context of a device does not look at them.
   if (o.device.type == DeviceType::kCuda) {
     if (o.stream != nullptr) {
       state_->environment = Status(StatusCode::kInvalidArgument,
@@ -37,6 +35,17 @@ Context::Context(ContextOptions options) : state_(std::make_shared<internal::Con
     auto queue = internal::open_cuda_queue(o);
     queue.ok() ? void(state_->queue = std::move(queue.value())) : void(state_->environment = queue.status());
     return;
+  }
+  if (o.cuda_stream != nullptr) {
+    state_->environment = Status(
+        StatusCode::kInvalidArgument,
+        fmt::format(
+            "ContextOptions: cuda_stream is given, expected null with device {} (it is of a CUDA device)",
+            to_string(o.device)));
+    return;
+  }
+  if (o.implementation.empty()) {
+    if (const char* name = std::getenv("KVFERRY_FORCE_IMPL")) o.implementation = name;
   }
   if (o.threads < 0 || o.threads > kMaxThreads) {
     state_->environment =

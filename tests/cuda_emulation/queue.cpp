@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_emulation/queue.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -47,6 +48,31 @@ Result<void*> EmulatedQueue::workspace(std::int64_t bytes) {
 
 Result<void*> EmulatedQueue::device_address(Operator /*op*/, const char* /*name*/, const void* host) {
   return const_cast<void*>(host);
+}
+
+Status EmulatedQueue::copy_batch(Operator /*op*/, std::span<const internal::cuda::CopyRun> runs) {
+  ++batches_;
+  runs_ += runs.size();
+  work_.push_back([held = std::vector(runs.begin(), runs.end())] {
+    const std::vector<Region> regions = registered_regions();
+    const auto lies_inside = [&](const void* data, std::int64_t bytes) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(data);
+      return std::any_of(regions.begin(), regions.end(), [&](const Region& region) {
+        return begin >= region.begin && begin + static_cast<std::uintptr_t>(bytes) <= region.end;
+      });
+    };
+    Report report;
+    for (const internal::cuda::CopyRun& run : held) {
+      if (!lies_inside(run.dst, run.bytes) || !lies_inside(run.src, run.bytes)) {
+        report.finding =
+            Finding{FindingKind::kOutOfBounds, 0, 0, "a copy outside every buffer of the device"};
+        return report;
+      }
+      std::memcpy(run.dst, run.src, static_cast<std::size_t>(run.bytes));
+    }
+    return report;
+  });
+  return {};
 }
 
 Status EmulatedQueue::launch_kernel(Operator /*op*/, std::size_t kernel, const void* params,

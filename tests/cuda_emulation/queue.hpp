@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,21 @@ class EmulatedQueue final : public internal::cuda::Queue {
   // Everything that was launched. The first finding, empty for none.
   std::string finish();
   std::uint64_t launches() const { return launches_; }
+  // Of copy_batch(): submissions, and runs of all of them.
+  std::uint64_t batches() const { return batches_; }
+  std::uint64_t runs() const { return runs_; }
 
   Result<void*> workspace(std::int64_t bytes) override;
   Result<void*> device_address(Operator op, const char* name, const void* host) override;
+  // As late as everything else; both sides must be memory that was registered.
+  Status copy_batch(Operator op, std::span<const internal::cuda::CopyRun> runs) override;
 
  protected:
   Status launch_kernel(Operator op, std::size_t kernel, const void* params, std::uint32_t blocks) override;
 
  private:
   std::uint64_t seed_;
-  std::uint64_t launches_ = 0;
+  std::uint64_t launches_ = 0, batches_ = 0, runs_ = 0;
   std::vector<std::function<Report()>> work_;
   std::vector<std::unique_ptr<Buffer<std::byte>>> workspaces_;
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queue: where the operators launch kernels. A stream of a GPU (cuda_queue.cu), or in the tests the emulation
-// (tests/cuda_emulation/queue.hpp), so that what decides and launches is tested too. No CUDA header in here:
-// the operators are compiled without nvcc.
+// Queue: where the operators launch kernels. A stream of a GPU (cuda_queue.cpp), or in the tests the
+// emulation (tests/cuda_emulation/queue.hpp), so that what decides and launches is tested too. No CUDA header
+// in here: the operators are compiled without nvcc.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "backends/cuda/kernels.hpp"
 #include "backends/cuda/tuning.hpp"
@@ -15,6 +16,13 @@
 #include "kvferry/plan.hpp"
 
 namespace kvferry::internal::cuda {
+
+// One copy of copy_batch(); either side may be memory of the device or pinned host memory, by its own address.
+struct CopyRun {
+  void* dst;
+  const void* src;
+  std::int64_t bytes;
+};
 
 class Queue : public DeviceQueue {
  public:
@@ -36,6 +44,10 @@ class Queue : public DeviceQueue {
   // The address that the device has for pinned host memory, asked of the runtime. kInvalidArgument, with the
   // operator and the tensor, for memory that it does not have mapped.
   virtual Result<void*> device_address(Operator op, const char* name, const void* host) = 0;
+
+  // These copies on the stream, in any order, as one submission where the runtime has that. The list may go
+  // when it returns.
+  virtual Status copy_batch(Operator op, std::span<const CopyRun> runs) = 0;
 
  protected:
   Queue(int architecture, std::int64_t multiprocessors)
