@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backends/cuda/queue.hpp"
+#include "core/checks.hpp"
 #include "core/impl.hpp"
 #include "core/index_view.hpp"
 #include "core/layout.hpp"
@@ -26,9 +27,9 @@ std::span<const Impl<PlanT, Buffers>> cuda_implementation() {
 }
 
 // Whether a tensor of a CUDA context lies in pinned host memory: its plan keeps that, for its runs to ask for
-// the address that the device has for it.
+// the address that the device has for it. An empty one has no memory to ask about.
 inline bool is_pinned(const TensorView& view) {
-  return view.device.type == DeviceType::kCudaHost;
+  return view.device.type == DeviceType::kCudaHost && !is_empty(view);
 }
 
 // Pointers as the device has them. The first failure sticks.

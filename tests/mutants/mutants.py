@@ -47,6 +47,10 @@ CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
 ACL_STREAM = "compat/acl/acl_stream.cpp"
 CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
+CUDA_INDICES = "src/backends/cuda/indices.hpp"
+CUDA_MOVER = "src/backends/cuda/mover.hpp"
+CUDA_READS = "src/backends/cuda/paged_reads.hpp"
+EMULATED_GATHER = "emulated.gather_pa_kv_cache"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
@@ -187,13 +191,18 @@ MUTANTS = [
     Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
     Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
     # CUDA kernels, and the emulation that runs them
-    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
-    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),
-    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src += id * side.block_step", "src += static_cast<std::uint32_t>(id * side.block_step)", "paged_gather"),
-    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "first_task) <= task", "first_task) < task + (middle == 1)", "paged_gather"),
-    Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
-    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
-    Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
+    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", EMULATED_GATHER),
+    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", EMULATED_GATHER),
+    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src = side.cache.get() + id * side.block_step", "src = side.cache.get() + static_cast<std::uint32_t>(id * side.block_step)", EMULATED_GATHER),
+    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "middle) <= task", "middle) < task + (middle == 1)", EMULATED_GATHER),
+    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.reads.table_width", "column >= 0", EMULATED_GATHER),
+    Mutant("cuda: vectors as wide as the destination allows", CUDA_MOVER, "lowest_bit((to ^ from) | kVector)", "kVector", EMULATED_GATHER),
+    Mutant("cuda: the last vectors of a line are not guarded", CUDA_MOVER, "if (at < count) x.store_once", "x.store_once", EMULATED_GATHER),
+    Mutant("cuda: the vectors behind a line are read", CUDA_MOVER, "if (at < count && src != nullptr) {", "if (src != nullptr) {", EMULATED_GATHER),
+    Mutant("cuda: lengths are not clamped at N", CUDA_READS, "length_sum = least(length_sum + total, r.rows)", "length_sum += total + total % 2", EMULATED_GATHER),
+    Mutant("cuda: the record has the last entry", CUDA_INDICES, "batch < batch_ ||", "batch > batch_ ||", EMULATED_GATHER),
+    Mutant("cuda: bad entries are counted without atomics", CUDA_INDICES, "x.atomic_add(sh.bad, 0, bad_)", "sh.bad.set(0, sh.bad[0] + bad_)", EMULATED_GATHER),
+    Mutant("cuda: a pinned tensor keeps its host address", "src/ops/cuda_implementation.hpp", "return found.ok() ? static_cast<T*>(found.value()) : nullptr;", "return pointer;", EMULATED_GATHER),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
     Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
     Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),

@@ -7,8 +7,11 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "backends/cuda/paged_dequant.hpp"
 #include "backends/cuda/paged_gather.hpp"
 #include "backends/cuda/paged_reads.hpp"
+#include "backends/cuda/paged_scatter.hpp"
+#include "backends/cuda/scatter_report.hpp"
 
 namespace kvferry::internal::cuda {
 
@@ -24,6 +27,6 @@ struct KernelList {
   }
 };
 
-using Kernels = KernelList<PagedCut, PagedGather>;
+using Kernels = KernelList<PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport>;
 
 }  // namespace kvferry::internal::cuda
