@@ -89,19 +89,19 @@ struct SelectionCopy {
       }
     }
     const std::int64_t first_row = row - row % p.rows_per_batch;
-    const BlockCopy* const list = p.schedule.copies.get() + first_row * p.k;
+    const ScheduledCopy* const list = p.schedule.copies.get() + first_row * p.k;
     const auto head = static_cast<std::uint32_t>((row - first_row) * p.k + index - end_of(x, sh, p, row));
     const Range range{part << p.task_shift, least((part + 1) << p.task_shift, p.block_tokens)};
     // One place that copies, and what can be loaded again is, for the registers.
     bool emptied = false;
     for (std::uint32_t at = head;;) {
-      BlockCopy copy = x.load(list + at);
+      ScheduledCopy copy = x.load(list + at);
       if (at == head && (copy.tokens == 0 || (copy.flags & kFollows) != 0)) return;
       const std::int32_t next = copy.next;
       // What a row has in slot n-1 goes before the slot is written; mostly it is nothing.
       const bool empties = (copy.flags & kLastSlotCopy) != 0 && !emptied;
       if (empties) {
-        copy = x.load(static_cast<const BlockCopy*>(p.schedule.leaving.get() + first_row + at / p.k));
+        copy = x.load(static_cast<const ScheduledCopy*>(p.schedule.leaving.get() + first_row + at / p.k));
       } else if (at != head && (copy.flags & kZeroCopy) == 0) {
         // Read from the full cache once: the others take what has arrived. The head has the most tokens.
         copy.src_page = x.load(&list[head].dst_page);
@@ -117,7 +117,7 @@ struct SelectionCopy {
   }
 
   template <class X>
-  KVFERRY_KERNEL_FN static void copy_range(X& x, const Params& p, const BlockCopy& copy, const Range& range) {
+  KVFERRY_KERNEL_FN static void copy_range(X& x, const Params& p, const ScheduledCopy& copy, const Range& range) {
     const std::uint32_t end = least(range.end, static_cast<std::uint32_t>(copy.tokens));
     if (range.begin >= end) return;
     const std::uint32_t tokens = end - range.begin;

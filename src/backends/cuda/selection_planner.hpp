@@ -366,7 +366,7 @@ struct SelectionPlanner {
       from = tables.slot.get(x, at);
       slot = static_cast<std::uint32_t>(tables.room.get(x, i));
     }
-    BlockCopy copy{};
+    ScheduledCopy copy{};
     copy.next = -1;
     copy.dst_page = page_of(x, p, row, slot);
     copy.dst_block = static_cast<std::int32_t>(slot % p.selection.per_page);
@@ -374,7 +374,7 @@ struct SelectionPlanner {
     if (!mover) copy.flags = kLastSlotCopy;
     std::uint32_t bad = copy.dst_page < 0 ? kDestinationBit : 0;
     const std::uint32_t in_batch = row.in_batch * p.k + i;
-    BlockCopy* const list = p.schedule.copies.get() + batch.index * p.rows_per_batch * p.k;
+    ScheduledCopy* const list = p.schedule.copies.get() + batch.index * p.rows_per_batch * p.k;
     if (from == kNone) {
       bad |= locate(x, p, batch, static_cast<std::uint32_t>(id), copy);
       if ((bad & kDestinationBit) != 0) copy.tokens = 0;
@@ -398,8 +398,8 @@ struct SelectionPlanner {
   // A miss joins the copies of the rows before for the same id, if there are any.
   template <class X>
   KVFERRY_KERNEL_FN static void add_miss(X& x, const Params& p, Batch& batch,
-                                         const IdTable<DeviceWords>& groups, BlockCopy* list, std::int32_t id,
-                                         std::int32_t index, BlockCopy& copy) {
+                                         const IdTable<DeviceWords>& groups, ScheduledCopy* list, std::int32_t id,
+                                         std::int32_t index, ScheduledCopy& copy) {
     bool is_new = true;
     if (p.rows_per_batch > 1) {
       std::int32_t* const head = batch.group_heads + groups.insert(x, id, is_new);
@@ -420,7 +420,7 @@ struct SelectionPlanner {
   // Where the full cache holds `id`; what is wrong with its table entry, and zeros then.
   template <class X>
   KVFERRY_KERNEL_FN static std::uint32_t locate(X& x, const Params& p, const Batch& batch, std::uint32_t id,
-                                                BlockCopy& copy) {
+                                                ScheduledCopy& copy) {
     const std::uint32_t column = id / p.full.per_page;
     std::uint32_t bad = kColumnBit;
     if (column < p.full.columns) {

@@ -15,7 +15,7 @@ inline constexpr std::uint32_t kLastSlotCopy = 4;  // to slot n-1: what the row 
 inline constexpr std::uint32_t kFollows = 8;       // behind another row's copy of the same id
 
 // One block: places are a page and a block of it.
-struct alignas(16) BlockCopy {
+struct alignas(16) ScheduledCopy {
   std::int32_t src_page, src_block, dst_page, dst_block;
   std::int32_t tokens;  // 0: nothing to copy
   std::uint32_t flags;
@@ -26,8 +26,8 @@ struct alignas(16) BlockCopy {
 // Row r has the copies [r * k, r * k + counts[r]). A list of them all would take a launch more.
 struct SelectionSchedule {
   DevicePtr<std::uint64_t> plan_id;  // whose schedule it is
-  DevicePtr<BlockCopy> leaving;      // [rows]: out of slot n-1, before it is overwritten
-  DevicePtr<BlockCopy> copies;       // [rows][k]
+  DevicePtr<ScheduledCopy> leaving;      // [rows]: out of slot n-1, before it is overwritten
+  DevicePtr<ScheduledCopy> copies;       // [rows][k]
   DevicePtr<std::int32_t> counts;    // [rows]
 };
 

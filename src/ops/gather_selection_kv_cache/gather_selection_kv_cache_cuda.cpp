@@ -79,8 +79,8 @@ cuda::BlockPages pages_of(const PagedBlocks& blocks) {
 cuda::SelectionSchedule schedule_of(const PlanT& plan, const Workspace& workspace) {
   cuda::SelectionSchedule schedule{};
   schedule.plan_id = part<std::uint64_t>(workspace, 0);
-  schedule.leaving = part<cuda::BlockCopy>(workspace, plan.cuda_parts.leaving);
-  schedule.copies = part<cuda::BlockCopy>(workspace, plan.cuda_parts.copies);
+  schedule.leaving = part<cuda::ScheduledCopy>(workspace, plan.cuda_parts.leaving);
+  schedule.copies = part<cuda::ScheduledCopy>(workspace, plan.cuda_parts.copies);
   schedule.counts = part<std::int32_t>(workspace, plan.cuda_parts.counts);
   return schedule;
 }
@@ -229,8 +229,8 @@ bool lay_out_cuda_workspace(GatherSelectionKvCachePlan& plan) {
   PartsLayout layout(64);
   SelectionCudaWorkspace& parts = plan.cuda_parts;
   const Checked copies = Checked(plan.rows) * plan.k;
-  parts.leaving = layout.add(plan.rows, sizeof(cuda::BlockCopy));
-  parts.copies = layout.add(copies, sizeof(cuda::BlockCopy));
+  parts.leaving = layout.add(plan.rows, sizeof(cuda::ScheduledCopy));
+  parts.copies = layout.add(copies, sizeof(cuda::ScheduledCopy));
   parts.counts = layout.add(plan.rows, 4);
   if (sums_apart(plan)) parts.ends = layout.add(plan.rows + 1, 8);
   if (plan.policy == IndexPolicy::kReport) parts.records = layout.add(plan.batches + 1, sizeof(cuda::Record));

@@ -79,8 +79,8 @@ class PartsLayout {
 
 // The same of a CUDA device's; see backends/cuda/selection_schedule.hpp. Behind the plan's id.
 struct SelectionCudaWorkspace {
-  std::int64_t leaving = 0;      // BlockCopy[rows]
-  std::int64_t copies = 0;       // BlockCopy[rows][k]
+  std::int64_t leaving = 0;      // ScheduledCopy[rows]
+  std::int64_t copies = 0;       // ScheduledCopy[rows][k]
   std::int64_t counts = 0;       // int32[rows]
   std::int64_t ends = 0;         // int64[rows + 1]
   std::int64_t records = 0;      // Record[batches + 1], the last of status_row
