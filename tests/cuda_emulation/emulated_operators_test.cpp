@@ -36,11 +36,18 @@ class EmulatedOperator : public testing::TestWithParam<const OperatorInfo*> {
 bool too_large(const std::string& text) {
   return text.find("fold=") != std::string::npos;
 }
+// Millions of accesses, each of them checked, that do what fewer did.
+bool takes_long(const OperatorInfo& info, const Case& what) {
+  constexpr std::int64_t kMostBytes = 16 << 20;
+  return info.make(what)->bytes_moved > kMostBytes;
+}
 
 TEST_P(EmulatedOperator, RegisteredCases) {
   for (const harness::RegisteredCase& one : GetParam()->cases) {
     if (one.slow || too_large(one.text)) continue;
-    for (const auto& [info, what] : harness::resolve(one.name)) check(what);
+    for (const auto& [info, what] : harness::resolve(one.name)) {
+      if (!takes_long(*info, what)) check(what);
+    }
   }
   EXPECT_GT(device_.launches(), 0U);
 }
