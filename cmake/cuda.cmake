@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# KVFERRY_HAVE_CUDA: whether the kernels are compiled for GPUs. Their tests on the CPU need no CUDA.
+# KVFERRY_HAVE_CUDA: whether the CUDA backend is built. The tests of its kernels on the CPU need no CUDA.
 
 # As a subproject it would ask for a language that the project may not want.
 set(default AUTO)
 if(NOT PROJECT_IS_TOP_LEVEL)
   set(default OFF)
 endif()
-set(KVFERRY_CUDA ${default} CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO, where nvcc is found")
+set(KVFERRY_CUDA ${default} CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO, where nvcc is found")
 set_property(CACHE KVFERRY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(KVFERRY_HAVE_CUDA OFF)
 
@@ -21,10 +21,11 @@ if(NOT KVFERRY_CUDA STREQUAL OFF)
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
     endif()
     enable_language(CUDA)
+    find_package(CUDAToolkit 12.8 REQUIRED)
   elseif(KVFERRY_CUDA STREQUAL ON OR "$ENV{KVFERRY_REQUIRE_CUDA}" STREQUAL 1)
     message(FATAL_ERROR "CUDA is required, and there is no nvcc in PATH, CUDA_HOME or /usr/local/cuda")
   else()
-    message(STATUS "No nvcc: the CUDA kernels are not compiled")
+    message(STATUS "No nvcc: the CUDA backend is not built")
   endif()
 endif()
 
@@ -40,5 +41,6 @@ function(add_kernels target)
   if(CCACHE_PROGRAM)
     list(APPEND launcher ${CCACHE_PROGRAM})
   endif()
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_COMPILER_LAUNCHER "${launcher}")
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden
+                                             CUDA_COMPILER_LAUNCHER "${launcher}")
 endfunction()

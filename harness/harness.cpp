@@ -158,17 +158,18 @@ struct WatchedWorkspace {
   Memory memory;
 };
 
-// The memory of a case on its device. On the CPU there is nothing to do.
+// The memory of a case on its device.
 class Lent {
  public:
   Lent(CaseDevice* device, const Instance& instance) : device_(device) {
-    for (const Storage& storage : instance.storages)
-      add(storage.live, std::count(storage.unspecified.begin(), storage.unspecified.end(), 0) !=
-                            static_cast<std::ptrdiff_t>(storage.unspecified.size()));
+    for (std::size_t i = 0; i < instance.storages.size(); ++i) {
+      const auto& open = instance.storages[i].unspecified;
+      add(instance.storages[i].live,
+          {std::find(open.begin(), open.end(), std::uint8_t{1}) != open.end(), instance.pinned(i)});
+    }
   }
-  void add(const Memory& memory, bool contested = false) {
-    if (device_ != nullptr && memory.size() > 0)
-      lent_.push_back(device_->lend(memory.data(), memory.size(), contested));
+  void add(const Memory& memory, CaseDevice::Use use = {}) {
+    if (memory.size() > 0) lent_.push_back(device_->lend(memory.data(), memory.size(), use));
   }
 
  private:
@@ -435,6 +436,13 @@ Report Runner::run(const OperatorInfo& info, const Case& given) {
     if (device_ == nullptr && instance->device().type != DeviceType::kCpu)
       what.fail("device", "cases on a CUDA device run in the tests of the CUDA backend");
 
+    if (device_ != nullptr) {
+      if (std::string reason = device_->why_not(*instance); !reason.empty()) {
+        ++skips_[reason];
+        report.skipped.push_back(std::move(reason));
+        return report;
+      }
+    }
     std::vector<Variant> variants;
     const auto has = [&](const char* way) { return std::find(via.begin(), via.end(), way) != via.end(); };
     const int most = static_cast<int>(*std::max_element(threads.begin(), threads.end()));

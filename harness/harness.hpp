@@ -76,9 +76,15 @@ class CaseDevice {
   virtual ~CaseDevice() = default;
 
   virtual Context make_context(const ContextOptions& options) = 0;
-  // Makes memory of the host the device's until the result dies. `contested`: the case leaves open what some
-  // of the bytes are, as several threads may write them.
-  virtual std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, bool contested) = 0;
+  // Why a case cannot run there, empty if it can: it is skipped, and counted.
+  virtual std::string why_not(const Instance& instance) const = 0;
+  // Makes memory of the host the device's until the result dies.
+  struct Use {
+    bool contested =
+        false;            // the case leaves open what some of the bytes are: several threads may write them
+    bool pinned = false;  // memory of the host that the device has mapped: its address there must be asked
+  };
+  virtual std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, Use use) = 0;
   // Waits for all that was launched. What went wrong, empty for nothing.
   virtual std::string finish() = 0;
 };

@@ -19,6 +19,7 @@ constexpr std::int64_t kSparseFrom = std::int64_t{1} << 30;
 constexpr std::array kCommonKeys = {
     KeyHelp{"seed", "seed of all random bytes and values (default 1)"},
     KeyHelp{"device", "where the tensors are: cpu (default), cuda"},
+    KeyHelp{"pinned", "on a device, how many of them are in pinned host memory: none (default), some, all"},
     KeyHelp{"impl", "implementations to run, joined by ';' (default: all of the operator)"},
     KeyHelp{"threads", "thread counts, a list (default 1;2;3)"},
     KeyHelp{"via", "how to call, a list of run, stream, call (default: all)"},
@@ -110,6 +111,11 @@ const char* short_name(DType dtype) {
 Instance::Instance(const Case& from)
     : seed_(static_cast<std::uint64_t>(from.integer("seed", 1))),
       device_{from.choice<DeviceType>("device", kDevices, DeviceType::kCpu), 0},
+      pinned_(
+          from.choice<Pinned>("pinned",
+                              std::array{std::pair{"none", Pinned::kNone}, std::pair{"some", Pinned::kSome},
+                                         std::pair{"all", Pinned::kAll}},
+                              Pinned::kNone)),
       placement_(from.choice<Placement>("guard", kPlacements, Placement::kGuarded)),
       aligns_(from.integers("align", {0})),
       bounded_(from.flag("bound", true)) {
@@ -186,6 +192,10 @@ TensorPair Instance::add_pair(const Case& from, const char* joined_key, bool out
   return {first, add_tensor_in(storage, b->name, b->dtype, b->shape, second)};
 }
 
+bool Instance::pinned(std::size_t storage) const {
+  return pinned_ == Pinned::kAll || (pinned_ == Pinned::kSome && mix(seed_ + storage) % 2 == 0);
+}
+
 Array Instance::array(std::size_t i) const {
   const Tensor& tensor = tensors[i];
   return {storages[tensor.storage].live.data(), item_bytes(tensor.dtype), tensor.shape, tensor.layout.strides,
@@ -203,7 +213,7 @@ TensorView Instance::view(std::size_t i) const {
   const Storage& storage = storages[tensor.storage];
   TensorView result =
       strided(storage.live.data(), tensor.dtype, tensor.shape, tensor.layout.strides, tensor.layout.offset);
-  result.device = device_;
+  result.device = pinned(tensor.storage) ? Device{DeviceType::kCudaHost, 0} : device_;
   if (tensor.bounded) result.storage_elements = storage.live.size() / item_bytes(tensor.dtype);
   return result;
 }

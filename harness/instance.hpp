@@ -82,13 +82,15 @@ struct TensorPair {
 
 class Instance {
  public:
-  // Reads seed, device, guard, align and bound.
+  // Reads seed, device, pinned, guard, align and bound.
   explicit Instance(const Case& from);
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
   std::uint64_t seed() const { return seed_; }
-  Device device() const { return device_; }  // of all tensors
+  Device device() const { return device_; }  // of all tensors that are not pinned
+  // Whether the tensors of a storage are views of pinned host memory. Those of one storage are alike.
+  bool pinned(std::size_t storage) const;
 
   // Filled with random bytes. Above 1 GiB it is sparse and zero.
   std::size_t add_storage(std::string_view name, bool output, std::int64_t bytes);
@@ -143,6 +145,7 @@ class Instance {
 
   std::uint64_t seed_ = 0;
   Device device_;
+  enum class Pinned { kNone, kSome, kAll } pinned_ = Pinned::kNone;
   Placement placement_ = Placement::kGuarded;
   std::vector<std::int64_t> aligns_;
   std::size_t next_align_ = 0;

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "harness/array.hpp"
+#include "harness/case.hpp"
 #include "harness/random.hpp"
 
 namespace kvferry::harness {
@@ -41,21 +42,35 @@ std::byte* map(std::int64_t bytes, int protection) {
   return static_cast<std::byte*>(address);
 }
 
+Arena* arena = nullptr;
+
 void open_pages(std::byte* from, std::int64_t bytes) {
   if (bytes > 0 && mprotect(from, to_size(bytes), PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
 }
 
 }  // namespace
 
+void set_arena(Arena* given) {
+  arena = given;
+}
+
+std::byte* Memory::take(std::int64_t bytes) {
+  heap_bytes_ = round_up(bytes, kPage);
+  arena_ = arena;
+  heap_ = arena_ != nullptr ? arena_->allocate(heap_bytes_)
+                            : static_cast<std::byte*>(std::aligned_alloc(kPage, to_size(heap_bytes_)));
+  if (heap_ == nullptr) throw std::bad_alloc();
+  return heap_;
+}
+
 Memory::Memory(std::int64_t bytes, Placement placement, std::int64_t align, std::int64_t fold_bytes)
     : size_(bytes), placement_(placement) {
   const std::int64_t pages = round_up(bytes, kPage);
+  if (arena != nullptr && (placement == Placement::kSparse || placement == Placement::kFolded))
+    throw CaseError(kNotInArena);
   switch (placement) {
     case Placement::kGuarded: {
-      const std::int64_t total = round_up(kGuardBytes + align + bytes + kGuardBytes, kPage);
-      heap_ = static_cast<std::byte*>(std::aligned_alloc(kPage, to_size(total)));
-      if (heap_ == nullptr) throw std::bad_alloc();
-      data_ = heap_ + kGuardBytes + align;
+      data_ = take(kGuardBytes + align + bytes + kGuardBytes) + kGuardBytes + align;
       canary_begin_ = heap_;
       canary_end_ = data_ + bytes + kGuardBytes;
       break;
@@ -63,6 +78,12 @@ Memory::Memory(std::int64_t bytes, Placement placement, std::int64_t align, std:
     case Placement::kBeforeHole:
     case Placement::kAfterHole: {
       const bool before = placement == Placement::kBeforeHole;
+      if (arena != nullptr) {
+        data_ = take(kPage + pages + kPage) + kPage + (before ? pages - bytes : 0);
+        canary_begin_ = heap_;
+        canary_end_ = heap_ + heap_bytes_;
+        break;
+      }
       mapping_bytes_ = kPage + pages + kPage;
       mapping_ = map(mapping_bytes_, PROT_NONE);
       open_pages(mapping_ + kPage, pages);
@@ -111,7 +132,12 @@ void Memory::map_folds() {
 Memory::~Memory() {
   if (mapping_ != nullptr) munmap(mapping_, to_size(mapping_bytes_));
   if (fold_file_ >= 0) close(fold_file_);
-  std::free(heap_);
+  if (heap_ == nullptr) return;
+  if (arena_ != nullptr) {
+    arena_->release(heap_, heap_bytes_);
+  } else {
+    std::free(heap_);
+  }
 }
 
 void Memory::swap(Memory& other) noexcept {
@@ -123,6 +149,8 @@ void Memory::swap(Memory& other) noexcept {
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
   std::swap(heap_, other.heap_);
+  std::swap(heap_bytes_, other.heap_bytes_);
+  std::swap(arena_, other.arena_);
   std::swap(canary_begin_, other.canary_begin_);
   std::swap(canary_end_, other.canary_end_);
 }

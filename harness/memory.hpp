@@ -20,6 +20,23 @@ enum class Placement {
   kFolded,      // any size: one piece of `fold_bytes` appears over and over; unmapped pages on both sides
 };
 
+// Where Memory comes from in place of the heap and of mappings of its own: memory that a device reaches too.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  virtual ~Arena() = default;
+  // At a multiple of 4096, or null when nothing is left. `bytes` is such a multiple.
+  virtual std::byte* allocate(std::int64_t bytes) = 0;
+  virtual void release(std::byte* data, std::int64_t bytes) = 0;
+};
+// For what is made from now on; null: none. It must outlive what was made from it. In an arena canary bytes
+// take the place of unmapped pages, and kSparse and kFolded, which need mappings, throw CaseError with this
+// text. Not for several threads.
+void set_arena(Arena* arena);
+inline constexpr const char* kNotInArena = "sparse and folded memory cannot be made in an arena";
+
 struct GuardDamage {
   std::int64_t offset = 0;  // from the first byte of the memory: negative, or at least its size
   int seen = 0;
@@ -63,6 +80,7 @@ class Memory {
  private:
   void swap(Memory& other) noexcept;
   void map_folds();
+  std::byte* take(std::int64_t bytes);  // into heap_, at a multiple of a page
 
   std::byte* data_ = nullptr;
   std::int64_t size_ = 0;
@@ -72,6 +90,8 @@ class Memory {
   std::byte* mapping_ = nullptr;  // null: heap_ is used
   std::int64_t mapping_bytes_ = 0;
   std::byte* heap_ = nullptr;
+  std::int64_t heap_bytes_ = 0;
+  Arena* arena_ = nullptr;  // what heap_ is from; null: the heap
   std::byte* canary_begin_ =
       nullptr;  // [canary_begin_, data_) and [data_ + size_, canary_end_) hold the pattern
   std::byte* canary_end_ = nullptr;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "harness/instance.hpp"
 #include "harness/random.hpp"
@@ -112,6 +115,59 @@ TEST(Memory, DifferencesAndBytesThatMayDiffer) {
     EXPECT_FALSE(first_difference(a, b, ignore));
     a.data()[at] ^= std::byte{0x80};
   }
+}
+
+// An arena of the heap that counts.
+class CountingArena final : public Arena {
+ public:
+  CountingArena() { set_arena(this); }
+  ~CountingArena() override { set_arena(nullptr); }
+  std::byte* allocate(std::int64_t bytes) override {
+    if (bytes > most) return nullptr;
+    held += bytes;
+    return static_cast<std::byte*>(std::aligned_alloc(4096, static_cast<std::size_t>(bytes)));
+  }
+  void release(std::byte* data, std::int64_t bytes) override {
+    held -= bytes;
+    std::free(data);
+  }
+  std::int64_t held = 0, most = 1 << 20;
+};
+
+TEST(Memory, InAnArenaCanariesTakeThePlaceOfHoles) {
+  CountingArena arena;
+  for (const Placement placement : {Placement::kGuarded, Placement::kBeforeHole, Placement::kAfterHole}) {
+    for (const std::int64_t bytes : {0, 1, 100, 4096, 5000}) {
+      Memory memory(bytes, placement, placement == Placement::kGuarded ? 7 : 0);
+      EXPECT_GE(arena.held, bytes + 2 * Memory::kGuardBytes);
+      // At the same addresses as beside a hole.
+      const std::byte* edge = placement == Placement::kBeforeHole ? memory.data() + bytes : memory.data();
+      EXPECT_EQ(address(edge) % 4096, placement == Placement::kGuarded ? 7U : 0U);
+      std::memset(memory.data(), 0xff, static_cast<std::size_t>(bytes));
+      EXPECT_FALSE(memory.damage());
+      for (const std::int64_t at :
+           {std::int64_t{-1}, -Memory::kGuardBytes, bytes, bytes + Memory::kGuardBytes - 1}) {
+        memory.data()[at] ^= std::byte{1};
+        ASSERT_TRUE(memory.damage()) << at;
+        EXPECT_EQ(memory.damage()->offset, at);
+        memory.data()[at] ^= std::byte{1};
+      }
+      const Memory moved = std::move(memory);
+      EXPECT_FALSE(moved.damage());
+    }
+  }
+  EXPECT_EQ(arena.held, 0);
+  EXPECT_THROW(Memory(2 << 20, Placement::kGuarded), std::bad_alloc);
+  EXPECT_THROW(Memory(100, Placement::kSparse), CaseError);
+  EXPECT_THROW(Memory(100, Placement::kFolded), CaseError);
+  // What was made before or outside of an arena goes back to where it came from.
+  Memory inside(100, Placement::kGuarded);
+  set_arena(nullptr);
+  {
+    Memory outside(100, Placement::kGuarded);
+    std::swap(inside, outside);
+  }
+  EXPECT_EQ(arena.held, 0);
 }
 
 TEST(Random, BytesNoticeShifts) {

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "example_calls.hpp"
+#include "kvferry/backend.hpp"
+#include "kvferry/memory.hpp"
 #include "process_threads.hpp"
 
 namespace kvferry {
@@ -400,14 +402,110 @@ TEST(Run, NullIsFineForWhatIsEmpty) {
 }
 
 TEST(Context, DevicesThatAreNotThere) {
+  const Environment force("KVFERRY_FORCE_IMPL", "generic"), threads("KVFERRY_NUM_THREADS", "x");
+  const BackendInfo cuda = backends()[1];
   ContextOptions options;
-  options.device = {DeviceType::kCuda, 0};
+  GatherExample example;
+  // No machine has the first.
+  for (const int index : cuda.available ? std::vector<int>{1000} : std::vector<int>{1000, 0}) {
+    const std::string device = "cuda:" + std::to_string(index) + ": ";
+    options.device = {DeviceType::kCuda, index};
+    for (const char* implementation : {"", "cuda", "avx2"}) {
+      options.implementation = implementation;
+      const Context context(options);
+      for (int i = 0; i < 2; ++i) {
+        const Result<Plan> planned = plan(example.args, context);
+        ASSERT_FALSE(planned.ok());
+        EXPECT_EQ(planned.status().code(), StatusCode::kUnavailable);
+        EXPECT_EQ(planned.status().message().rfind(device, 0), 0U) << planned.status().message();
+        if (!cuda.available) {
+          EXPECT_EQ(planned.status().message(), device + cuda.detail);
+        }
+      }
+      EXPECT_EQ(gather_pa_kv_cache(example.args, context).code(), StatusCode::kUnavailable);
+    }
+    const Result<PinnedBuffer> pinned = PinnedBuffer::make(4096, options.device);
+    ASSERT_FALSE(pinned.ok());
+    EXPECT_EQ(pinned.status().code(), StatusCode::kUnavailable);
+    EXPECT_EQ(pinned.status().message().rfind("PinnedBuffer: " + device, 0), 0U) << pinned.status().message();
+  }
+  options = {};
+  options.threads = 1;
+  for (const Device device :
+       {Device{DeviceType::kCpu, 1}, Device{DeviceType::kCudaHost, 0}, Device{DeviceType::kCudaManaged, 0}}) {
+    options.device = device;
+    const Result<Plan> planned = plan(example.args, Context(options));
+    ASSERT_FALSE(planned.ok());
+    EXPECT_EQ(planned.status().code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(has(planned.status().message(), to_string(device))) << planned.status().message();
+  }
+  EXPECT_TRUE(example.untouched());
+}
+
+TEST(Context, CudaStreamsAreOfCudaDevices) {
+  ContextOptions options;
+  options.cuda_stream = &options;
   GatherExample example;
   const Result<Plan> planned = plan(example.args, Context(options));
   ASSERT_FALSE(planned.ok());
-  EXPECT_EQ(planned.status().code(), StatusCode::kUnavailable);
-  options.device = {DeviceType::kCpu, 1};
-  EXPECT_EQ(plan(example.args, Context(options)).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(planned.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(has(planned.status().message(), "cuda_stream")) << planned.status().message();
+  EXPECT_TRUE(has(planned.status().message(), "cpu:0")) << planned.status().message();
+  Stream stream;
+  options = {};
+  options.device = {DeviceType::kCuda, 0};
+  options.stream = &stream;
+  const Status status = gather_pa_kv_cache(example.args, Context(options));
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(has(status.message(), "cuda_stream")) << status.message();
+  EXPECT_TRUE(example.untouched());
+}
+
+TEST(Run, PlansAreForTheirDevice) {
+  GatherExample example;
+  const Plan planned = plan(example.args, with_threads(1)).value();
+  Scratch scratch(planned);
+  GatherPaKvCacheBuffers pointers = buffers(example.args);
+  pointers.workspace = scratch.get();
+  ContextOptions options;
+  options.device = {DeviceType::kCuda, 1000};
+  const Status status = run(planned, pointers, Context(options));
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(has(status.message(), "cuda:1000, expected the plan's cpu:0")) << status.message();
+  EXPECT_TRUE(example.untouched());
+  EXPECT_TRUE(run(planned, pointers, with_threads(2)).ok());
+  EXPECT_TRUE(example.right());
+}
+
+TEST(Backends, AreListed) {
+  const std::vector<BackendInfo> all = backends();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].name, "cpu");
+  EXPECT_TRUE(all[0].available);
+  // Best first, and what it says can be had.
+  EXPECT_TRUE(has(", " + all[0].detail + ",", ", generic,")) << all[0].detail;
+  GatherExample example;
+  const std::string first = all[0].detail.substr(0, all[0].detail.find(','));
+  EXPECT_EQ(plan(example.args, Context())->implementation(), first);
+  EXPECT_EQ(all[1].name, "cuda");
+  EXPECT_FALSE(all[1].detail.empty());
+  EXPECT_EQ(all[1].available, has(all[1].detail, "cuda:0 ")) << all[1].detail;
+}
+
+TEST(PinnedBuffers, RefuseWhatIsNoCudaDeviceOrSize) {
+  for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCudaHost, DeviceType::kCudaManaged}) {
+    const Result<PinnedBuffer> refused = PinnedBuffer::make(1, {type, 0});
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(has(refused.status().message(), to_string(Device{type, 0}))) << refused.status().message();
+  }
+  const Result<PinnedBuffer> refused = PinnedBuffer::make(-5, {DeviceType::kCuda, 0});
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(has(refused.status().message(), "-5")) << refused.status().message();
+  const Result<PinnedBuffer> nothing = PinnedBuffer::make(0, {DeviceType::kCuda, 0});
+  ASSERT_TRUE(nothing.ok());
+  EXPECT_EQ(nothing->data(), nullptr);
+  EXPECT_EQ(nothing->device_data(), nullptr);
+  EXPECT_EQ(nothing->bytes(), 0);
 }
 
 TEST(Context, ForcedImplementations) {

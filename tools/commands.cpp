@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/harness.hpp"
+#include "kvferry/backend.hpp"
 #include "ops/registry.hpp"
 
 namespace kvferry::tools {
@@ -46,6 +47,10 @@ int list(const std::string& name) {
       fmt::print("{:<22} {}\n{:<22} implementations: {}; {} registered cases\n", info.name, info.summary, "",
                  fmt::join(info.implementations(), ", "), info.cases.size());
     }
+    fmt::print("\nbackends\n");
+    for (const BackendInfo& backend : backends())
+      fmt::print("  {:<6} {}: {}\n", backend.name, backend.available ? "available" : "absent",
+                 backend.detail);
     fmt::print("\n'kvferry list OPERATOR' shows the keys of its cases and the registered ones.\n");
     return 0;
   }
@@ -185,8 +190,8 @@ int bench(BenchOptions options) {
 }  // namespace
 
 void add_list_command(CLI::App& app, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("list", "operators, their implementations, case keys and registered cases");
+  CLI::App* command = app.add_subcommand(
+      "list", "operators, their implementations, case keys and registered cases; backends");
   auto name = std::make_shared<std::string>();
   command->add_option("operator", *name, "Show this operator in full");
   command->callback([name, &exit_code] { exit_code = list(*name); });

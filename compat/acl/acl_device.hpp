@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one device: this machine's CPU, with its streams.
+// A device with its streams: this machine's CPU, or one of its GPUs.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,20 @@
 #include <vector>
 
 #include "acl/acl_base.h"
+#include "acl_backend.hpp"
 #include "acl_handles.hpp"
-#include "acl_stream.hpp"
 
 namespace kvferry::acl {
 
-inline constexpr std::int32_t kDevices = 1;  // device 0
-
 class Device {
  public:
+  explicit Device(std::int32_t id) : id_(id) {}
+
+  std::int32_t id() const noexcept { return id_; }
   Handles<Stream> streams;
 
+  // For plan(); made at the first use. Streams run plans in contexts of their own.
+  const Context& planning_context();
   // Of a null handle: the default stream, which exists from its first use on. Null if there is none.
   std::shared_ptr<Stream> find_stream(aclrtStream handle);
   // Those that exist, the default one included.
@@ -29,12 +32,17 @@ class Device {
   void reset();
 
  private:
+  const std::int32_t id_;
   std::mutex mutex_;
   std::shared_ptr<Stream> default_;
+  std::unique_ptr<const Context> planning_;
 };
 
-// Never destroyed: threads of the caller may outlive main().
+// Never destroyed: threads of the caller may outlive main(). REQUIRES a number that the backend has.
+Device& device(std::int32_t id);
+// Of the calling thread: device 0 until it uses another.
 Device& device();
+Status use_device(std::int32_t id);
 
 // "NAME: no such stream"
 std::string no_such(const char* function, const char* kind, const void* handle);

@@ -32,6 +32,11 @@ int null_argument(const char* function, const char* argument) {
   return fail(ACL_ERROR_RT_PARAM_INVALID, std::string(function) + ": " + argument + " is null");
 }
 
+int report(const char* function, const Status& status) {
+  if (status.ok()) return ACL_SUCCESS;
+  return fail(ACL_ERROR_RT_INTERNAL_ERROR, std::string(function) + ": " + status.message());
+}
+
 const char* keep(std::string text) noexcept {
   texts().kept = std::move(text);
   return texts().kept.c_str();

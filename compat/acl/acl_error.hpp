@@ -16,6 +16,9 @@ int fail(int code, std::string text) noexcept;
 // The runtime's answer to a null pointer: "FUNCTION: ARGUMENT is null".
 int null_argument(const char* function, const char* argument);
 
+// The runtime's answer to what the backend said: "FUNCTION: REASON".
+int report(const char* function, const Status& status);
+
 // Keeps `text` for this thread until its next call of keep().
 const char* keep(std::string text) noexcept;
 

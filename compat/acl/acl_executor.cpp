@@ -18,7 +18,7 @@ Executors& executors() {
 aclOpExecutor* Executors::add(std::unique_ptr<Call> call) {
   const std::uint64_t serial = next_serial();
   const std::lock_guard lock(mutex_);
-  executors_.emplace(serial, Executor{std::move(call), false});
+  executors_.emplace(serial, Executor{std::move(call), device().id(), false});
   return to_handle<aclOpExecutor>(serial);
 }
 
@@ -46,6 +46,10 @@ int Executors::launch(Operator op, const aclOpExecutor* executor, void* workspac
     const Plan& plan = found->call->plan();
     if (plan.op() != op)
       return fail(ACLNN_ERR_PARAM_INVALID, fmt::format("{}: executor is of {}", name, to_string(plan.op())));
+    if (found->device != device().id())
+      return fail(ACLNN_ERR_PARAM_INVALID,
+                  fmt::format("{}: executor is of device {}, expected the thread's device {}", name,
+                              found->device, device().id()));
     // run() would say so too, but only on the stream, when the caller has moved on.
     const auto needed = static_cast<std::uint64_t>(plan.workspace_bytes());
     if (workspace_bytes < needed)
@@ -62,8 +66,8 @@ int Executors::launch(Operator op, const aclOpExecutor* executor, void* workspac
     }
   }
   call->set_workspace({workspace, call->plan().workspace_bytes()});
-  stream->push(std::move(call));
-  return ACLNN_SUCCESS;
+  const Status status = stream->push(std::move(call));
+  return status.ok() ? ACLNN_SUCCESS : fail(aclnn_code(status.code()), status.message());
 }
 
 int Executors::make_repeatable(const aclOpExecutor* executor) {

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "acl_stream.hpp"
+#include "acl_backend.hpp"
 #include "aclnn/acl_meta.h"
 #include "kvferry/plan.hpp"
 
@@ -83,6 +83,7 @@ class OperatorCall final : public Call {
 // The executors of the process, by serial number.
 class Executors {
  public:
+  // Of the calling thread's device.
   aclOpExecutor* add(std::unique_ptr<Call> call);
   // The second phase of operator `op`.
   int launch(Operator op, const aclOpExecutor* executor, void* workspace, std::uint64_t workspace_bytes,
@@ -97,6 +98,7 @@ class Executors {
  private:
   struct Executor {
     std::unique_ptr<Call> call;
+    std::int32_t device = 0;
     bool repeatable = false;
   };
   // Null, and the thread's error text, if there is none. REQUIRES mutex_.

@@ -73,11 +73,6 @@ std::optional<std::int64_t> storage_elements(const aclTensor& tensor) noexcept {
 
 }  // namespace
 
-const Context& planning_context() {
-  static const auto& context = *new Context;
-  return context;
-}
-
 PhaseOne::PhaseOne(Operator op, std::uint64_t* workspace_size, aclOpExecutor** executor)
     : op_(op), workspace_size_(workspace_size), executor_(executor) {
   // A caller that overlooks the refusal holds nothing rather than garbage.
@@ -123,6 +118,7 @@ TensorView PhaseOne::view(const char* name, const aclTensor& tensor, bool may_be
   TensorView made =
       strided(tensor.data, dtype.value_or(DType::kUInt8), tensor.dims, tensor.strides, tensor.offset);
   made.storage_elements = elements.value_or(-1);
+  made.device = backend().place_of(tensor.data, device().id());
   return made;
 }
 

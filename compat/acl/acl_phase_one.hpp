@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "acl_device.hpp"
 #include "acl_error.hpp"
 #include "acl_executor.hpp"
 #include "acl_settings.hpp"
@@ -17,9 +18,6 @@
 #include "kvferry/tensor.hpp"
 
 namespace kvferry::acl {
-
-// The context of plan(). Streams run plans in their own.
-const Context& planning_context();
 
 class PhaseOne {
  public:
@@ -55,7 +53,7 @@ class PhaseOne {
   int finish(const Args& args, const Operands& operands, std::string (*why_not)(Profile, const Args&)) {
     const Profile profile = setting(settings().profile);
     if (const int code = failure(); code != ACLNN_SUCCESS) return code;
-    Result<Plan> made = plan(args, planning_context());
+    Result<Plan> made = plan(args, device().planning_context());
     if (!made.ok()) return fail(aclnn_code(made.status().code()), made.status().message());
     if (const std::string why = why_not(profile, args); !why.empty()) return fail_profile(profile, why);
     *workspace_size_ = static_cast<std::uint64_t>(made->workspace_bytes());

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 
 #include "acl/acl.h"
 #include "acl_device.hpp"
@@ -26,18 +28,33 @@ Handles<DeviceContext>& contexts() {
   return table;
 }
 
-// That of a device whose number was set.
-aclrtContext default_context() {
-  static const aclrtContext handle = contexts().add(std::make_shared<DeviceContext>());
+// That of a device whose number was set. REQUIRES a device that there is.
+aclrtContext default_context(std::int32_t device) {
+  static auto& mutex = *new std::mutex;
+  static auto& handles = *new std::map<std::int32_t, aclrtContext>;
+  const std::lock_guard lock(mutex);
+  aclrtContext& handle = handles[device];
+  if (handle == nullptr) handle = contexts().add(std::make_shared<DeviceContext>(DeviceContext{device}));
   return handle;
 }
 
 thread_local aclrtContext current_context = nullptr;
 
 int check_device(const char* function, std::int32_t id) {
-  if (id >= 0 && id < kDevices) return ACL_SUCCESS;
+  const auto count = backend().device_count();
+  if (!count.ok()) return report(function, count.status());
+  if (id >= 0 && id < count.value()) return ACL_SUCCESS;
   return fail(ACL_ERROR_RT_INVALID_DEVICEID,
-              fmt::format("{}: device {}, expected 0 to {}", function, id, kDevices - 1));
+              count.value() == 0
+                  ? fmt::format("{}: device {}, and this machine has none", function, id)
+                  : fmt::format("{}: device {}, expected 0 to {}", function, id, count.value() - 1));
+}
+
+// Makes `context`, of device `id`, that of the calling thread.
+int enter(const char* function, aclrtContext context, std::int32_t id) {
+  const int code = report(function, use_device(id));
+  if (code == ACL_SUCCESS) current_context = context;
+  return code;
 }
 
 int no_context(const char* function) {
@@ -75,8 +92,7 @@ aclnnStatus aclnnFinalize() {
 aclError aclrtSetDevice(int32_t deviceId) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     const int code = check_device("aclrtSetDevice", deviceId);
-    if (code == ACL_SUCCESS) current_context = default_context();
-    return code;
+    return code == ACL_SUCCESS ? enter("aclrtSetDevice", default_context(deviceId), deviceId) : code;
   });
 }
 
@@ -84,7 +100,7 @@ aclError aclrtResetDevice(int32_t deviceId) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     const int code = check_device("aclrtResetDevice", deviceId);
     if (code != ACL_SUCCESS) return code;
-    device().reset();
+    device(deviceId).reset();
     current_context = nullptr;
     return ACL_SUCCESS;
   });
@@ -103,7 +119,9 @@ aclError aclrtGetDevice(int32_t* deviceId) {
 aclError aclrtGetDeviceCount(uint32_t* count) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     if (count == nullptr) return null_argument("aclrtGetDeviceCount", "count");
-    *count = kDevices;
+    const auto found = backend().device_count();
+    if (!found.ok()) return report("aclrtGetDeviceCount", found.status());
+    *count = static_cast<std::uint32_t>(found.value());
     return ACL_SUCCESS;
   });
 }
@@ -122,15 +140,15 @@ aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId) {
     const int code = check_device("aclrtCreateContext", deviceId);
     if (code != ACL_SUCCESS) return code;
     *context = contexts().add(std::make_shared<DeviceContext>(DeviceContext{deviceId}));
-    current_context = *context;
-    return ACL_SUCCESS;
+    return enter("aclrtCreateContext", *context, deviceId);
   });
 }
 
 aclError aclrtDestroyContext(aclrtContext context) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     if (context == nullptr) return null_argument("aclrtDestroyContext", "context");
-    if (context == default_context() || contexts().take(context) == nullptr)
+    const auto found = contexts().find(context);
+    if (found == nullptr || context == default_context(found->device) || contexts().take(context) == nullptr)
       return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such("aclrtDestroyContext", "context", context));
     return ACL_SUCCESS;
   });
@@ -139,10 +157,10 @@ aclError aclrtDestroyContext(aclrtContext context) {
 aclError aclrtSetCurrentContext(aclrtContext context) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     if (context == nullptr) return null_argument("aclrtSetCurrentContext", "context");
-    if (contexts().find(context) == nullptr)
+    const auto found = contexts().find(context);
+    if (found == nullptr)
       return fail(ACL_ERROR_RT_INVALID_HANDLE, no_such("aclrtSetCurrentContext", "context", context));
-    current_context = context;
-    return ACL_SUCCESS;
+    return enter("aclrtSetCurrentContext", context, found->device);
   });
 }
 

@@ -3,8 +3,6 @@
 // aclrt...Stream and aclrt...Event.
 #include <fmt/format.h>
 
-#include <chrono>
-
 #include "acl/acl_rt.h"
 #include "acl_device.hpp"
 #include "acl_error.hpp"
@@ -48,7 +46,9 @@ using namespace kvferry::acl;
 aclError aclrtCreateStream(aclrtStream* stream) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     if (stream == nullptr) return null_argument("aclrtCreateStream", "stream");
-    *stream = device().streams.add(std::make_shared<Stream>());
+    auto made = backend().make_stream(device().id());
+    if (!made.ok()) return report(made.status());
+    *stream = device().streams.add(std::move(made).value());
     return ACL_SUCCESS;
   });
 }
@@ -82,7 +82,9 @@ aclError aclrtSynchronizeDevice() {
 aclError aclrtCreateEvent(aclrtEvent* event) {
   return guarded(ACL_ERROR_BAD_ALLOC, [&] {
     if (event == nullptr) return null_argument("aclrtCreateEvent", "event");
-    *event = events().add(std::make_shared<Event>());
+    auto made = backend().make_event(device().id());
+    if (!made.ok()) return report(made.status());
+    *event = events().add(std::move(made).value());
     return ACL_SUCCESS;
   });
 }
@@ -96,38 +98,31 @@ aclError aclrtDestroyEvent(aclrtEvent event) {
 
 aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
   return with_event("aclrtRecordEvent", event, [&](Event& e) {
-    return with_stream("aclrtRecordEvent", stream, [&](Stream& s) {
-      e.record(s);
-      return ACL_SUCCESS;
-    });
+    return with_stream("aclrtRecordEvent", stream, [&](Stream& s) { return report(e.record(s)); });
   });
 }
 
 aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
   return with_event("aclrtStreamWaitEvent", event, [&](const Event& e) {
-    return with_stream("aclrtStreamWaitEvent", stream, [&](Stream& s) {
-      e.hold_up(s);
-      return ACL_SUCCESS;
-    });
+    return with_stream("aclrtStreamWaitEvent", stream, [&](Stream& s) { return report(e.hold_up(s)); });
   });
 }
 
 aclError aclrtSynchronizeEvent(aclrtEvent event) {
-  return with_event("aclrtSynchronizeEvent", event, [](const Event& e) {
-    e.wait();
-    return ACL_SUCCESS;
-  });
+  return with_event("aclrtSynchronizeEvent", event, [](const Event& e) { return report(e.wait()); });
 }
 
 aclError aclrtEventElapsedTime(float* ms, aclrtEvent start, aclrtEvent end) {
   return with_event("aclrtEventElapsedTime", start, [&](const Event& from) {
     return with_event("aclrtEventElapsedTime", end, [&](const Event& to) {
       if (ms == nullptr) return null_argument("aclrtEventElapsedTime", "ms");
-      const auto begin = from.time(), finish = to.time();
-      if (!begin || !finish)
+      const bool begun = from.happened();
+      if (!begun || !to.happened())
         return fail(ACL_ERROR_RT_PARAM_INVALID,
-                    fmt::format("aclrtEventElapsedTime: event {} has not happened", begin ? "end" : "start"));
-      *ms = std::chrono::duration<float, std::milli>(*finish - *begin).count();
+                    fmt::format("aclrtEventElapsedTime: event {} has not happened", begun ? "end" : "start"));
+      const auto elapsed = to.milliseconds_since(from);
+      if (!elapsed.ok()) return report(elapsed.status());
+      *ms = elapsed.value();
       return ACL_SUCCESS;
     });
   });

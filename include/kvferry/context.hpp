@@ -59,12 +59,12 @@ struct ContextOptions {
   // The stream must outlive the context.
   Stream* stream = nullptr;
   // Of a CUDA device: the cudaStream_t that operators are launched on, one of that device. Null is CUDA's
-  // default stream, as everywhere in CUDA. KVFerry neither synchronises nor destroys it; it must outlive the
-  // work.
+  // legacy default stream, as everywhere in CUDA. KVFerry neither synchronises nor destroys it; it must
+  // outlive the context and the work. With a CPU device it must be null.
   void* cuda_stream = nullptr;
-  // Name of the implementation that every plan() must use ("avx512", "avx2", "neon", "generic"); empty:
-  // KVFERRY_FORCE_IMPL, else the first of the operator's table that can run. Forcing one that cannot run is
-  // an error of plan().
+  // Name of the implementation that every plan() must use ("avx512", "avx2", "neon", "generic"; "cuda", the
+  // only one of a CUDA device); empty: KVFERRY_FORCE_IMPL, else the first of the operator's table that can
+  // run. Forcing one that cannot run is an error of plan().
   std::string implementation;
   // The result is read next by a DMA engine or another device, not by this CPU: non-temporal stores already
   // pay for small calls.
@@ -89,6 +89,14 @@ struct ContextOptions {
 //
 // After fork() a context works in the child, which starts helper threads of its own, whatever threads of the
 // parent did at that moment. Streams stay behind (see above).
+//
+// Of a CUDA device (docs/cuda.md): operators are launched on cuda_stream and the call returns; errors of the
+// kernels are CUDA's, met where the stream is synchronised. threads, cpus, streaming and the variables of the
+// environment are for the CPU and mean nothing. Why there is no such device is the error of every plan(). The
+// workspace of the one-call forms is device memory: a call that needs more than there is cannot be captured,
+// a graph that was captured with it needs the context alive, and the destructor frees it with cudaFree, which
+// waits. On cudaStreamPerThread the one-call forms are for one thread. After fork() the child cannot use it
+// (kUnavailable): CUDA stays with the parent.
 class KVFERRY_EXPORT Context {
  public:
   explicit Context(ContextOptions options = {});

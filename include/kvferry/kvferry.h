@@ -2,21 +2,24 @@
 //
 // KVFerry's C API: the operators of include/kvferry/ops for C11, C++17 and everything that calls C.
 //
-// Handles. kvferry_context (where and how work runs), kvferry_stream (a FIFO of work) and kvferry_plan (a
-// checked call without pointers) are opaque. What a create or plan function stores belongs to the caller, who
-// gives it to the destroy function of its type, once; destroying null does nothing. On failure they store
-// null. A stream outlives the contexts that name it. Plans outlive contexts.
+// Handles. kvferry_context (where and how work runs), kvferry_stream (a FIFO of work), kvferry_plan (a
+// checked call without pointers) and kvferry_pinned_buffer (memory for CUDA devices) are opaque. What a
+// create or plan function stores belongs to the caller, who gives it to the destroy function of its type,
+// once; destroying null does nothing. On failure they store null. A stream outlives the contexts that name
+// it. Plans outlive contexts.
 //
 // Memory. Tensors, lists, workspaces and error records belong to the caller. Descriptors (kvferry_tensor, its
 // shape and strides), args, options and lists of descriptors are read before the function returns; buffers
 // structs too, but not the arrays of pointers in them. Without a stream all work is done when a function
 // returns. With one, everything that buffers structs and tensors point to, and the plan's workspace, must
-// live until kvferry_stream_wait() returns; plan and context may go before.
+// live until kvferry_stream_wait() returns; plan and context may go before. Of a context of a CUDA device the
+// work is done in the order of its cuda_stream, and the same must live until then.
 //
 // Threads. Every function may be called from any thread. A plan may be run by several threads at once, each
 // with a workspace and an error record of its own. Calls that run at the same time through one context do not
 // share its helper threads: give each thread that matters a context. Nobody may use a handle that is being
-// destroyed. After fork() contexts and plans work in the child; streams stay with the parent.
+// destroyed. After fork() contexts and plans work in the child; streams, contexts of CUDA devices and pinned
+// memory stay with the parent.
 //
 // Errors. Functions return a kvferry_status; those that return a value say what stands for an error. The text
 // of the calling thread's last error comes from kvferry_last_error_message() and names the operator, the
@@ -101,7 +104,12 @@ KVFERRY_API const char* kvferry_last_error_message(void);
 
 // ---- Tensors
 
-typedef enum kvferry_device_type { KVFERRY_DEVICE_CPU = 1, KVFERRY_DEVICE_CUDA = 2 } kvferry_device_type;
+typedef enum kvferry_device_type {
+  KVFERRY_DEVICE_CPU = 1,
+  KVFERRY_DEVICE_CUDA = 2,
+  KVFERRY_DEVICE_CUDA_HOST = 3,     // host memory that is pinned and mapped into CUDA devices
+  KVFERRY_DEVICE_CUDA_MANAGED = 13  // memory that CUDA moves between host and devices
+} kvferry_device_type;
 
 typedef struct kvferry_device {
   int32_t type;
@@ -161,16 +169,47 @@ typedef struct kvferry_context_options {
   kvferry_device device;       // {0, 0} is the CPU
   const int64_t* cpus;         // num_cpus processors that the helper threads may run on; none: those of the
   int64_t num_cpus;            // thread whose call starts them
+  void* cuda_stream;           // of a CUDA device: the cudaStream_t that operators are launched on; null is
+                               // CUDA's legacy default stream
 } kvferry_context_options;
 
 // `options` may be null: the defaults. Full semantics: include/kvferry/context.hpp. The environment is read
-// here: a wrong KVFERRY_NUM_THREADS is an error here, a wrong KVFERRY_FORCE_IMPL one of the first plan.
+// here: a wrong KVFERRY_NUM_THREADS is an error here, a wrong KVFERRY_FORCE_IMPL one of the first plan. A
+// device that is not there is an error here (KVFERRY_UNAVAILABLE).
 KVFERRY_API kvferry_status kvferry_context_create(const kvferry_context_options* options,
                                                   kvferry_context** context);
 KVFERRY_API void kvferry_context_destroy(kvferry_context* context);
 
 // How many threads it may use. -1: context is null.
 KVFERRY_API int kvferry_context_threads(const kvferry_context* context);
+
+// What this build can run on, on this machine. Backends are numbered from 0; a number that is none gives null
+// and -1, so that a loop lists them all. To ask initialises the CUDA driver (include/kvferry/backend.hpp).
+KVFERRY_API const char* kvferry_backend_name(int backend);  // "cpu", "cuda"
+KVFERRY_API int kvferry_backend_available(int backend);     // 1 or 0
+
+// What it has, "avx2, generic", "cuda:0 NVIDIA H200 (sm_90, 132 SMs)", or why it is not available. For
+// people, not for parsing. Valid until the thread's next call of this function. Null too if there is no
+// memory.
+KVFERRY_API const char* kvferry_backend_detail(int backend);
+
+// ---- Pinned memory
+
+typedef struct kvferry_pinned_buffer kvferry_pinned_buffer;
+
+// Host memory that is pinned and mapped into CUDA devices, for tensors of KVFERRY_DEVICE_CUDA_HOST. Not
+// zeroed. Full semantics: PinnedBuffer in include/kvferry/memory.hpp. `device` is a CUDA device.
+KVFERRY_API kvferry_status kvferry_pinned_buffer_create(int64_t bytes, kvferry_device device,
+                                                        kvferry_pinned_buffer** buffer);
+
+// The memory. Null: buffer is null or has no bytes.
+KVFERRY_API void* kvferry_pinned_buffer_data(const kvferry_pinned_buffer* buffer);
+
+// Its address for kernels of yours; operators ask for it themselves. Null: buffer is null or has no bytes.
+KVFERRY_API void* kvferry_pinned_buffer_device_data(const kvferry_pinned_buffer* buffer);
+
+// What is done with the memory must be over.
+KVFERRY_API void kvferry_pinned_buffer_destroy(kvferry_pinned_buffer* buffer);
 
 // ---- Plans
 

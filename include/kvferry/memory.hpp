@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostBuffer: memory for pools of KV cache on the host.
+// HostBuffer: memory for pools of KV cache on the host. PinnedBuffer: that CUDA devices read and write too.
+// device_workspace: scratch memory of a CUDA device.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "kvferry/context.hpp"
@@ -57,5 +59,54 @@ class KVFERRY_EXPORT HostBuffer {
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
 };
+
+// Page-locked memory from CUDA, mapped into this device and every other (cudaHostAlloc, portable and mapped):
+// copies to and from it are asynchronous, and kernels read and write it over the link. Not zeroed, aligned
+// to a page. Operators of a CUDA context take it in tensors of the device {kCudaHost, 0}, by data(). Slow to
+// make: for pools, not for a call.
+//
+// Freed by the destructor, which may wait for the devices; work that uses it must be done by then. Pinned
+// pages are never given back by the system: leave it enough to run.
+//
+// Errors of make(), which throws nothing: kInvalidArgument for a negative size or a device that is not a CUDA
+// device; kUnavailable, with the reason, where that device or CUDA is not there; kOutOfMemory, with the size,
+// when the system cannot pin so much.
+//
+// After fork() the memory stays with the parent: a child may not touch it, and its destructor only forgets
+// it.
+class KVFERRY_EXPORT PinnedBuffer {
+ public:
+  PinnedBuffer() noexcept = default;  // no bytes
+  static Result<PinnedBuffer> make(std::int64_t bytes, Device device) noexcept;
+
+  // What was moved from has no bytes.
+  PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    PinnedBuffer(std::move(other)).swap(*this);
+    return *this;
+  }
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.get()); }  // null without bytes
+  // The address for kernels of yours. Operators ask for it themselves.
+  void* device_data() const noexcept { return device_data_; }
+  std::int64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  void swap(PinnedBuffer& other) noexcept {
+    memory_.swap(other.memory_);
+    std::swap(device_data_, other.device_data_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  std::shared_ptr<void> memory_;  // with one owner: its deleter knows how
+  void* device_data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+// Of the context's CUDA device: this many bytes or more, those of its one-call forms, for runs of plans by
+// callers that have no memory there. The address holds until more is asked for, and work that was enqueued
+// with an earlier one is safe. Of runs that share it, one is to be enqueued whole before the next.
+// kInvalidArgument on the CPU; kUnavailable after fork().
+KVFERRY_EXPORT Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept;
 
 }  // namespace kvferry

@@ -71,7 +71,8 @@ struct PlanBody;
 }
 
 // Immutable and cheap to copy. A plan holds no pointer into any tensor: run() takes them. It may be run any
-// number of times, by several threads at once (each run with a workspace of its own).
+// number of times, by several threads at once (each run with a workspace of its own), with any context of the
+// device that it was planned for.
 class KVFERRY_EXPORT Plan {
  public:
   Plan() noexcept = default;  // empty: run() refuses it

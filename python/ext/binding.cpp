@@ -16,4 +16,13 @@ Workspace thread_workspace(std::int64_t bytes) {
   return {memory.get(), bytes};
 }
 
+SharedWorkspace::SharedWorkspace(std::int64_t size, Intake& intake) : memory(intake.device_memory(size)) {
+  if (memory != nullptr || size == 0) return;
+  // Of a context of its own: nobody else may use it between the two calls.
+  const auto owner = std::make_shared<Context>(intake.context().context.options());
+  Result<void*> bytes = device_workspace(*owner, size);
+  raise_unless_ok(bytes.status());
+  memory = {owner, bytes.value()};
+}
+
 }  // namespace kvferry::python

@@ -28,6 +28,7 @@
 
 #include "contexts.hpp"
 #include "fields.hpp"
+#include "kvferry/memory.hpp"
 
 namespace kvferry::python {
 
@@ -36,8 +37,12 @@ Workspace thread_workspace(std::int64_t bytes);
 
 // The workspace of a plan whose work is done in two calls.
 struct SharedWorkspace {
-  explicit SharedWorkspace(std::int64_t size) : bytes(new std::byte[static_cast<std::size_t>(size)]()) {}
-  std::unique_ptr<std::byte[]> bytes;
+  explicit SharedWorkspace(std::int64_t size)
+      : memory(new std::byte[static_cast<std::size_t>(size)](), std::default_delete<std::byte[]>()) {}
+  // On the device of the call.
+  SharedWorkspace(std::int64_t size, Intake& intake);
+
+  std::shared_ptr<void> memory;
   std::mutex mutex;  // taken without the GIL
 };
 
@@ -49,6 +54,27 @@ auto buffers_of(const typename Table::Args& args, std::vector<void*>& pointers) 
     return buffers(args);
 }
 
+// Enqueues `step`. What it allocated is free for what comes behind it on the stream.
+template <class Step, class Buffers>
+void launch_on_cuda(Step step, const Plan& plan, Buffers& buffers, Intake& intake, SharedWorkspace* shared) {
+  const PyContext& context = intake.context();
+  const std::int64_t bytes = plan.workspace_bytes();
+  const std::shared_ptr<void> memory = shared == nullptr ? intake.device_memory(bytes) : nullptr;
+  if (memory != nullptr) buffers.workspace = {memory.get(), bytes};
+  Status status;
+  {
+    const ReleasedGil released;
+    const std::lock_guard lock(shared == nullptr ? context.workspace_mutex : shared->mutex);
+    if (shared == nullptr && memory == nullptr && bytes > 0) {
+      const Result<void*> own = device_workspace(context.context, bytes);
+      status = own.status();
+      if (own.ok()) buffers.workspace = {own.value(), bytes};
+    }
+    if (status.ok()) status = step(plan, buffers, context.context);
+  }
+  raise_unless_ok(status);
+}
+
 // Does `step`, run() or one like it, in the call or on the context's stream.
 template <class Table, class Step>
 void launch(Step step, const Plan& plan, const Given<typename Table::Args>& given, Intake& intake,
@@ -57,8 +83,9 @@ void launch(Step step, const Plan& plan, const Given<typename Table::Args>& give
   std::vector<void*> pointers;
   auto buffers = buffers_of<Table>(given.args, pointers);
   if constexpr (requires { buffers.error_record; }) buffers.error_record = given.record;
-  if (shared != nullptr) buffers.workspace = {shared->bytes.get(), plan.workspace_bytes()};
+  if (shared != nullptr) buffers.workspace = {shared->memory.get(), plan.workspace_bytes()};
 
+  if (intake.on_cuda()) return launch_on_cuda(step, plan, buffers, intake, shared.get());
   if (context.stream == nullptr) {
     if (shared == nullptr) buffers.workspace = thread_workspace(plan.workspace_bytes());
     Status status;
@@ -71,7 +98,7 @@ void launch(Step step, const Plan& plan, const Given<typename Table::Args>& give
   }
   if (shared == nullptr && plan.workspace_bytes() > 0) {
     shared = std::make_shared<SharedWorkspace>(plan.workspace_bytes());
-    buffers.workspace = {shared->bytes.get(), plan.workspace_bytes()};
+    buffers.workspace = {shared->memory.get(), plan.workspace_bytes()};
   }
   context.stream->keep({intake.take_owners(), std::move(pointers), std::move(shared)});
   raise_unless_ok(step(plan, buffers, context.context));
@@ -85,6 +112,7 @@ template <class Table>
 struct OperatorPlan {
   Plan plan;
   Given<typename Table::Args> planned;  // without pointers
+  Device device;
   mutable std::shared_ptr<SharedWorkspace> shared;
 };
 
@@ -122,6 +150,8 @@ void read_fields(Intake& intake, Given<typename Table::Args>& to, const PythonOf
   };
   (read.template operator()<I>(false, values), ...);
   (read.template operator()<I>(true, values), ...);
+  if (intake.must_look_again()) (read.template operator()<I>(true, values), ...);
+  if (to.record_object.is_valid()) to.record = intake.record(std::exchange(to.record_object, {}));
   if constexpr (requires { Table::complete(to.args); }) Table::complete(to.args);
 }
 
@@ -140,6 +170,7 @@ OperatorPlan<Table> make_plan(Intake& intake, const PythonOf<Table, I>&... value
   Result<Plan> result = plan(made.planned.args, intake.context().context);
   intake.raise_unless_ok(result.status());
   made.plan = std::move(result).value();
+  made.device = intake.device();
   return made;
 }
 
@@ -152,8 +183,12 @@ void run_plan(Step step, const OperatorPlan<Table>& plan, bool shares_workspace,
   read_fields<Table, I...>(intake, given, values...);
   each_tensor<Table, I...>(
       [&](const auto& field) { field.require_planned(Table::kOp, given.args, plan.planned.args); });
+  if (intake.device() != plan.device)
+    raise(PyExc_ValueError, "{}: the context is of device {}, expected {} as planned", Table::kName,
+          to_string(intake.device()), to_string(plan.device));
   if (shares_workspace && plan.shared == nullptr)
-    plan.shared = std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes());
+    plan.shared = intake.on_cuda() ? std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes(), intake)
+                                   : std::make_shared<SharedWorkspace>(plan.plan.workspace_bytes());
   launch<Table>(step, plan.plan, given, intake, shares_workspace ? plan.shared : nullptr);
 }
 

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -28,17 +29,58 @@ Device read_device(const std::string& text) {
   raise(PyExc_ValueError, "Context: device is '{}', expected 'cpu', 'cuda' or 'cuda:<index>'", text);
 }
 
-void make_context(PyContext* self, int threads, std::vector<int> cpus, PyStream* stream,
+// An address: an int, or what has one in the way of CUDA's Python libraries, of torch or of CuPy.
+void* read_cuda_stream(nb::handle given) {
+  nb::object number = nb::borrow(given);
+  if (nb::object pair = nb::getattr(given, "__cuda_stream__", nb::none()); !pair.is_none()) {
+    if (PyCallable_Check(pair.ptr())) pair = pair();  // a property in the first versions of the protocol
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2)
+      raise(PyExc_TypeError, "Context: stream: __cuda_stream__ gives {}, expected (version, address)",
+            nb::repr(pair).c_str());
+    number = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 1));
+  } else {
+    for (const char* name : {"cuda_stream", "ptr"}) number = nb::getattr(number, name, number);
+  }
+  if (!PyLong_Check(number.ptr()) || PyBool_Check(number.ptr()))
+    raise(
+        PyExc_TypeError,
+        "Context: stream is {}, expected with a CUDA device the address of a cudaStream_t, or an object with "
+        "__cuda_stream__, cuda_stream or ptr",
+        nb::inst_name(given).c_str());
+  const std::size_t address = PyLong_AsSize_t(number.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    raise(PyExc_ValueError, "Context: stream is {}, expected the address of a cudaStream_t",
+          nb::repr(number).c_str());
+  }
+  return reinterpret_cast<void*>(address);
+}
+
+void make_context(PyContext* self, int threads, std::vector<int> cpus, nb::handle stream,
                   std::string implementation, bool streaming, const std::string& device) {
   ContextOptions options;
   options.device = read_device(device);
   options.threads = threads;
   options.cpus = std::move(cpus);
-  options.stream = stream == nullptr ? nullptr : stream->get();
   options.implementation = std::move(implementation);
   options.streaming = streaming;
-  new (self) PyContext{kvferry::Context(std::move(options)), stream,
-                       stream == nullptr ? nb::object() : nb::find(stream)};
+  PyStream* cpu_stream = nullptr;
+  const bool on_cuda = options.device.type == DeviceType::kCuda;
+  if (nb::isinstance<PyStream>(stream)) {
+    if (on_cuda)
+      raise(PyExc_ValueError,
+            "Context: stream is a kvferry.Stream, which is of the CPU; expected one of {}, such as "
+            "torch.cuda.current_stream()",
+            device);
+    cpu_stream = nb::cast<PyStream*>(stream);
+    options.stream = cpu_stream->get();
+  } else if (!stream.is_none()) {
+    if (!on_cuda)
+      raise(PyExc_TypeError, "Context: stream is {}, expected a kvferry.Stream with device 'cpu'",
+            nb::inst_name(stream).c_str());
+    options.cuda_stream = read_cuda_stream(stream);
+  }
+  new (self) PyContext{kvferry::Context(std::move(options)), cpu_stream, nb::borrow(stream)};
 }
 
 }  // namespace
@@ -67,16 +109,31 @@ void PyStream::wait() {
   raise_unless_ok(status);
 }
 
-const PyContext& context_or_default(const PyContext* given, Device device) {
-  static auto& contexts = *new std::vector<std::unique_ptr<PyContext>>;  // guarded by the GIL
-  if (given != nullptr) return *given;
-  for (const auto& made : contexts) {
-    if (made->context.options().device == device) return *made;
+const PyContext& cpu_context() {
+  static const auto& context = *new PyContext{kvferry::Context()};
+  return context;
+}
+
+std::shared_ptr<const PyContext> cuda_context(Device device, void* stream) {
+  // Guarded by the GIL; the last used first. One that is dropped lives on in the calls that use it.
+  constexpr std::size_t kMost = 64;
+  static auto& contexts = *new std::vector<std::shared_ptr<const PyContext>>;
+  const auto is_wanted = [&](const auto& made) {
+    const ContextOptions& options = made->context.options();
+    return options.device == device && options.cuda_stream == stream;
+  };
+  const auto found = std::find_if(contexts.begin(), contexts.end(), is_wanted);
+  if (found != contexts.end()) {
+    std::rotate(contexts.begin(), found, found + 1);
+    return contexts.front();
   }
   ContextOptions options;
   options.device = device;
-  contexts.push_back(std::make_unique<PyContext>(PyContext{kvferry::Context(std::move(options))}));
-  return *contexts.back();
+  options.cuda_stream = stream;
+  std::shared_ptr<const PyContext> made(new PyContext{kvferry::Context(std::move(options))});
+  contexts.insert(contexts.begin(), made);
+  if (contexts.size() > kMost) contexts.pop_back();
+  return made;
 }
 
 void define_contexts(nb::module_& module) {
@@ -96,10 +153,13 @@ Raises the first refusal since the last wait, and says how many followed.)");
 threads: how many may work, the caller's included; 0: KVFERRY_NUM_THREADS, else as many as cpus, else as there
     are processors.
 cpus: processors that the helper threads may run on; empty: those of the calling thread.
-stream: work is enqueued there instead of done in the call.
+stream: on the CPU a Stream: work is enqueued there instead of done in the call. On a CUDA device the stream that
+    work is enqueued on: the address of a cudaStream_t, or an object with __cuda_stream__, cuda_stream (torch) or
+    ptr (CuPy); None is CUDA's default stream.
 implementation: "avx512", "avx2", "neon", "generic": the one that must be used; empty: the best that can run.
 streaming: the result is read next by another device, not by this CPU.
-device: "cpu", "cuda" or "cuda:<index>".
+device: "cpu", "cuda" or "cuda:<index>". On a CUDA device calls return when their work is enqueued: tensors must
+    stay until it is done.
 
 Calls that run at the same time through one context do not share its helper threads.)")
       .def(
@@ -107,14 +167,19 @@ Calls that run at the same time through one context do not share its helper thre
           nb::arg("cpus") = std::vector<int>(), nb::arg("stream").none() = nb::none(),
           nb::arg("implementation") = "", nb::arg("streaming") = false, nb::arg("device") = "cpu",
           nb::sig("def __init__(self, *, threads: int = 0, cpus: collections.abc.Sequence[int] = (), stream: "
-                  "Stream | None = None, implementation: str = \"\", streaming: bool = False, device: str = "
-                  "\"cpu\") -> None"))
+                  "Stream | kvferry._types.CudaStream | int | None = None, implementation: str = \"\", "
+                  "streaming: "
+                  "bool = False, device: str = \"cpu\") -> None"))
       .def_prop_ro(
           "threads", [](const PyContext& self) { return self.context.threads(); },
           "How many threads may work, the caller's included.")
       .def_prop_ro(
-          "stream", [](const PyContext& self) { return self.stream; },
-          nb::sig("def stream(self) -> Stream | None"), "Where work is enqueued.");
+          "stream", [](const PyContext& self) { return self.stream_given; },
+          nb::sig("def stream(self) -> Stream | kvferry._types.CudaStream | int | None"),
+          "Where work is enqueued, as it was given.")
+      .def_prop_ro(
+          "device", [](const PyContext& self) { return to_string(self.context.options().device); },
+          "\"cpu:0\", \"cuda:1\".");
 }
 
 }  // namespace kvferry::python

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "kvferry/context.hpp"
@@ -57,13 +58,18 @@ class PyStream {
 
 struct PyContext {
   kvferry::Context context;
-  PyStream* stream = nullptr;
-  nb::object stream_owner;
+  PyStream* stream = nullptr;  // of the CPU
+  nb::object stream_given;     // as the caller gave it
+  // Of a CUDA device. Held, without the GIL, from asking for the context's workspace to the last launch.
+  mutable std::mutex workspace_mutex{};
+
+  bool on_cuda() const { return context.options().device.type == DeviceType::kCuda; }
 };
 
-// `given`, or the process's own for this device, which is made at first use and never destroyed: its threads
-// may run until the process ends.
-const PyContext& context_or_default(const PyContext* given, Device device);
+// The process's own for the CPU. Never destroyed: its threads may run until the process ends.
+const PyContext& cpu_context();
+// For calls on a CUDA stream that were given no context. The last few are kept.
+std::shared_ptr<const PyContext> cuda_context(Device device, void* stream);
 
 void define_contexts(nb::module_& module);
 

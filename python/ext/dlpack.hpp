@@ -67,16 +67,22 @@ struct VersionedTensor {
   Tensor tensor;
 };
 
-// In capsules named "dlpack_exchange_api". Functions that are not called here have no type.
+// How an allocator tells what went wrong.
+using SetError = void (*)(void* to, const char* kind, const char* message);
+
+// In capsules named "dlpack_exchange_api". Functions that are not called here have no type; all return -1
+// where they fail.
 struct ExchangeApi {
   Version version;
   const ExchangeApi* older;
-  void (*allocate)();
+  // A tensor like the prototype, which has no data, from the framework's allocator on its current stream.
+  int (*allocate)(Tensor* prototype, VersionedTensor** out, void* error, SetError set_error);
   void (*export_managed)();
   void (*import_managed)();
   // Fills a tensor that the object keeps owning. -1: a Python error is set. May be null.
   int (*borrow)(void* object, Tensor* out);
-  void (*current_stream)();
+  // The stream that the framework launches on. -1: a Python error is set.
+  int (*current_stream)(std::int32_t device_type, std::int32_t device_index, void** out);
 };
 
 }  // namespace kvferry::python::dlpack

@@ -30,6 +30,7 @@ template <class Args>
 struct Given {
   Args args;
   std::array<std::vector<TensorView>, 2> lists;
+  nb::handle record_object;
   ErrorRecord* record = nullptr;
 
   Given() = default;
@@ -164,22 +165,22 @@ struct ValueField {
   std::string signature(bool) const { return fmt::format("{}: {}", name, type_and_fallback); }
 };
 
+// Looked at behind the tensors, which say where the call runs.
 template <class Args>
 struct RecordField {
-  using Python = ErrorRecord*;
+  using Python = nb::handle;
 
   const char* name = "error_record";
   unsigned uses = kCall | kRun | kSchedule;
 
-  void read(Intake& intake, Given<Args>& to, ErrorRecord* value) const {
-    to.record = value;
-    if (value != nullptr) intake.hold(nb::find(value));
-  }
+  void read(Intake&, Given<Args>& to, nb::handle value) const { to.record_object = value; }
   template <bool keyword>
   auto argument() const {
     return nb::arg(name).none() = nb::none();
   }
-  std::string signature(bool) const { return fmt::format("{}: ErrorRecord | None = None", name); }
+  std::string signature(bool) const {
+    return fmt::format("{}: ErrorRecord | kvferry._types.Tensor | None = None", name);
+  }
 };
 
 template <class>

@@ -1,23 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstring>
+#include <memory>
 #include <string>
 
 #include "contexts.hpp"
 #include "errors.hpp"
+#include "kvferry/backend.hpp"
 #include "kvferry/plan.hpp"
 #include "ops/operators.hpp"
 
 namespace kvferry::python {
 namespace {
 
+// Of anything with the buffer protocol.
+ErrorRecord record_from_bytes(nb::handle object) {
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_CONTIG_RO) != 0) throw nb::python_error();
+  const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> released(&buffer, PyBuffer_Release);
+  ErrorRecord record;
+  if (buffer.len != sizeof record)
+    raise(PyExc_ValueError, "ErrorRecord.from_bytes: {} bytes, expected {}", buffer.len, sizeof record);
+  std::memcpy(&record, buffer.buf, sizeof record);
+  return record;
+}
+
 void define_error_record(nb::module_& module) {
   nb::class_<ErrorRecord>(module, "ErrorRecord", R"(What index_policy="report" saw: pass it as error_record.
 
 Calls accumulate into it: bad adds up, the other members describe the entry with the lowest (batch, column) so
-far. Each operator says what they are. Not to be shared by calls that run at the same time.)")
+far. Each operator says what they are. Not to be shared by calls that run at the same time.
+
+On a CUDA device the record is a tensor of zeros there, uint8 [40] or int64 [5]; from_bytes() reads a copy of it.)")
       .def(nb::init<>())
+      .def_static("from_bytes", &record_from_bytes, nb::arg("bytes"),
+                  nb::sig("def from_bytes(bytes: typing.Any) -> ErrorRecord"),
+                  "The record in 40 bytes of the host: bytes, or a NumPy array such as tensor.cpu().numpy().")
       .def_ro("bad", &ErrorRecord::bad,
               "How many entries were bad; of an operator with K and V (entry, K | V) pairs.")
       .def_ro("batch", &ErrorRecord::batch)
@@ -46,6 +67,21 @@ far. Each operator says what they are. Not to be shared by calls that run at the
   module.attr("BAD_DESTINATION") = kBadDestination;
 }
 
+void define_backends(nb::module_& module) {
+  nb::class_<BackendInfo>(module, "BackendInfo", "What this build can run on, or why it cannot.")
+      .def_ro("name", &BackendInfo::name, "\"cpu\", \"cuda\".")
+      .def_ro("available", &BackendInfo::available)
+      .def_ro("detail", &BackendInfo::detail,
+              "What it has (\"cuda:0 NVIDIA H200 (sm_90, 132 SMs)\"), or why it is not there. For people.")
+      .def("__repr__", [](const BackendInfo& self) {
+        return fmt::format("BackendInfo(name='{}', available={}, detail='{}')", self.name,
+                           self.available ? "True" : "False", self.detail);
+      });
+  module.def("backends", &backends, nb::sig("def backends() -> list[BackendInfo]"),
+             "Every backend that KVFerry knows, \"cpu\" first.\n\n"
+             "It initialises the CUDA driver: a child that is forked afterwards cannot use CUDA.");
+}
+
 }  // namespace
 }  // namespace kvferry::python
 
@@ -56,6 +92,7 @@ NB_MODULE(_core, module) {
   module.attr("version") = KVFERRY_VERSION;
   define_contexts(module);
   define_error_record(module);
+  define_backends(module);
   define_gather_pa_kv_cache(module);
   define_scatter_pa_kv_cache(module);
   define_gather_selection_kv_cache(module);

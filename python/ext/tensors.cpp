@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,16 @@
 #include "errors.hpp"
 
 namespace kvferry::python {
+
+// What is known of a type.
+struct Kind {
+  enum Source { kNone, kExchange, kNumpy, kDlpack } source = kNone;
+  const dlpack::ExchangeApi* api = nullptr;
+  bool torch = false;
+  bool jax = false;
+  bool cupy = false;
+};
+
 namespace {
 
 constexpr const char* kDTypeNames =
@@ -43,6 +54,7 @@ constexpr DTypeRow kDTypes[] = {
 struct Subject {
   const char* op;
   TensorName tensor;
+  bool on_cuda = false;  // the call
 };
 
 template <class... Values>
@@ -94,13 +106,6 @@ class Recent {
   std::size_t next_ = 0;
 };
 
-struct Kind {
-  enum Source { kNone, kExchange, kNumpy, kDlpack } source = kNone;
-  const dlpack::ExchangeApi* api = nullptr;
-  bool torch = false;
-  bool jax = false;
-};
-
 const dlpack::ExchangeApi* exchange_api(nb::handle type) {
   const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
   if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
@@ -138,6 +143,7 @@ Kind kind_of(nb::handle object) {
     }
     kind.torch = is_from(type, "torch");
     kind.jax = is_from(type, "jaxlib") || is_from(type, "jax");
+    kind.cupy = is_from(type, "cupy");
     // A borrowed tensor does not tell that it is immutable, nor waits for its values.
     if (!kind.jax) kind.api = exchange_api(type);
     kind.source = kind.api != nullptr               ? Kind::kExchange
@@ -177,11 +183,14 @@ void check_rank(const Subject& subject, int rank) {
 Device device_of(const Subject& subject, const dlpack::Device& device) {
   switch (device.type) {
     case dlpack::kCpu:
-    case dlpack::kCudaHost:
       return {};
+    case dlpack::kCudaHost:
+      // One kind of memory for all devices, and to the CPU it is memory.
+      return subject.on_cuda ? Device{DeviceType::kCudaHost, 0} : Device();
     case dlpack::kCuda:
-    case dlpack::kCudaManaged:
       return {DeviceType::kCuda, device.index};
+    case dlpack::kCudaManaged:
+      return {DeviceType::kCudaManaged, device.index};
     default:
       refuse(PyExc_RuntimeError, subject, "on a device of DLPack type {}, expected CPU or CUDA", device.type);
   }
@@ -217,14 +226,23 @@ void check_torch(const Subject& subject, nb::handle object, const TensorView& vi
            subject.tensor.text());
 }
 
+// Torch's DLPack does not tell whether memory of the host is pinned.
+void pin(const Subject& subject, nb::handle object, TensorView& view) {
+  if (subject.on_cuda && view.device == Device() && nb::cast<bool>(object.attr("is_pinned")()))
+    view.device = {DeviceType::kCudaHost, 0};
+}
+
 TensorView view_of_exchange(const Subject& subject, nb::handle object, const Kind& kind, Access access) {
   dlpack::Tensor tensor;
   if (kind.api->borrow(object.ptr(), &tensor) != 0) {
     nb::python_error error;
     refuse_by_producer(subject, error);
   }
-  const TensorView view = view_of(subject, tensor);
-  if (kind.torch) check_torch(subject, object, view, access);
+  TensorView view = view_of(subject, tensor);
+  if (kind.torch) {
+    check_torch(subject, object, view, access);
+    pin(subject, object, view);
+  }
   return view;
 }
 
@@ -276,14 +294,45 @@ TensorView view_of_numpy(const Subject& subject, nb::handle object, Access acces
   return view;
 }
 
-nb::object export_capsule(nb::handle object) {
+// `stream`: null for memory of the host.
+nb::object export_capsule(nb::handle object, nb::handle stream) {
   const nb::object method = object.attr("__dlpack__");
+  const nb::object version = nb::make_tuple(dlpack::kMajor, 0);
   try {
-    return method(nb::arg("max_version") = nb::make_tuple(dlpack::kMajor, 0));
+    if (stream.is_valid()) return method(nb::arg("stream") = stream, nb::arg("max_version") = version);
+    return method(nb::arg("max_version") = version);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
-  return method();  // a producer from before DLPack 1.0
+  // A producer from before DLPack 1.0.
+  return stream.is_valid() ? method(nb::arg("stream") = stream) : method();
+}
+
+bool is_device_memory(Device device) {
+  return device.type == DeviceType::kCuda || device.type == DeviceType::kCudaManaged;
+}
+
+// DLPack's number of a CUDA stream: 1 is the default one.
+std::uintptr_t stream_number(void* stream) {
+  return stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
+}
+
+nb::object streams_module() {
+  return nb::module_::import_("kvferry._cuda_streams");
+}
+
+// That the tensor's framework launches on. Nothing if it has none.
+std::optional<void*> current_stream(const Kind& kind, std::int32_t device) {
+  if (kind.api != nullptr && kind.api->current_stream != nullptr) {
+    void* stream = nullptr;
+    if (kind.api->current_stream(dlpack::kCuda, device, &stream) != 0) throw nb::python_error();
+    return stream;
+  }
+  if (!kind.torch && !kind.cupy) return {};
+  const nb::object address = streams_module().attr(kind.torch ? "torch_stream" : "cupy_stream")(device);
+  void* const stream = PyLong_AsVoidPtr(address.ptr());
+  if (stream == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return stream;
 }
 
 TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access access) {
@@ -310,12 +359,107 @@ TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access ac
 }  // namespace
 
 TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
-  const TensorView seen = view(name, object, access);
-  if (device_ == Device() && seen.device != Device()) {
-    device_ = seen.device;
-    device_tensor_ = name;
+  const Kind kind = kind_of(object);
+  const TensorView seen = view(name, object, kind, access);
+  if (context_ != nullptr && !on_cuda()) return seen;
+  if (!is_device_memory(seen.device)) {
+    early_ = early_ || !on_cuda();
+    return seen;
   }
+  if (!on_cuda()) {
+    device_ = {DeviceType::kCuda, seen.device.index};
+    device_tensor_ = name;
+    early_ = early_ || kind.source == Kind::kDlpack;  // exported without a stream
+  }
+  if (seen.device.index == device_.index) follow(kind, device_.index);
   return seen;
+}
+
+void Intake::follow(const Kind& kind, std::int32_t device) {
+  if (has_stream_ && (!kind.torch || kind.api == nullptr || torch_waited_for_)) return;
+  const std::optional<void*> current = current_stream(kind, device);
+  if (!current) return;
+  if (!has_stream_) {
+    stream_ = *current;
+    has_stream_ = true;
+    if (kind.api != nullptr && kind.api->allocate != nullptr) allocator_ = kind.api;
+  } else if (stream_number(*current) != stream_number(stream_)) {
+    // What was borrowed waits for nothing by itself.
+    streams_module().attr("wait_for_torch")(device, reinterpret_cast<std::uintptr_t>(stream_));
+    torch_waited_for_ = true;
+  }
+}
+
+nb::object Intake::consumer_stream(TensorName name, nb::handle object, const Kind& kind) {
+  // To ask all would cost calls on the CPU: without a context the first tensor on a device is exported twice.
+  if (!on_cuda() && !kind.cupy) return {};
+  const nb::object device = object.attr("__dlpack_device__")();
+  const auto type = nb::cast<std::int32_t>(nb::int_(device[0]));
+  const auto index = nb::cast<std::int32_t>(nb::int_(device[1]));
+  if (type != dlpack::kCuda && type != dlpack::kCudaManaged) return {};
+  if (!on_cuda()) {
+    if (context_ != nullptr) return {};  // of the CPU: the library refuses the tensor
+    device_ = {DeviceType::kCuda, index};
+    device_tensor_ = name;
+    follow(kind, index);
+  }
+  return nb::int_(stream_number(stream_));
+}
+
+ErrorRecord* Intake::record(nb::handle object) {
+  if (object.is_none()) return nullptr;
+  const char* const op = to_string(op_);
+  if (nb::isinstance<ErrorRecord>(object)) {
+    if (on_cuda())
+      raise(PyExc_ValueError,
+            "{}: error_record: is a kvferry.ErrorRecord, which is memory of the host; expected a tensor "
+            "uint8 [40] "
+            "or int64 [5] on {}, to be read by ErrorRecord.from_bytes()",
+            op, to_string(device_));
+    hold(object);
+    return nb::cast<ErrorRecord*>(object);
+  }
+  if (!on_cuda())
+    raise(PyExc_TypeError, "{}: error_record: {}, expected a kvferry.ErrorRecord", op,
+          nb::inst_name(object).c_str());
+  const TensorView view = tensor({"error_record"}, object, Access::kWrite);
+  const bool fits = is_contiguous(view) && view.rank == 1 &&
+                    ((view.dtype == DType::kUInt8 && view.dim(0) == sizeof(ErrorRecord)) ||
+                     (view.dtype == DType::kInt64 && view.dim(0) == sizeof(ErrorRecord) / 8));
+  if (!fits || reinterpret_cast<std::uintptr_t>(view.data) % alignof(ErrorRecord) != 0)
+    raise(PyExc_ValueError,
+          "{}: error_record: {} at {}, expected uint8 [40] or int64 [5], aligned to 8 bytes", op,
+          to_string(view), fmt::ptr(view.data));
+  if (!is_device_memory(view.device) || view.device.index != device_.index)
+    raise(PyExc_ValueError, "{}: error_record: lives on device {}, expected {}", op, to_string(view.device),
+          to_string(device_));
+  return static_cast<ErrorRecord*>(view.data);
+}
+
+std::shared_ptr<void> Intake::device_memory(std::int64_t bytes) const {
+  if (context_ != nullptr || allocator_ == nullptr || bytes == 0) return nullptr;
+  dlpack::Tensor prototype{};
+  prototype.device = {dlpack::kCuda, device_.index};
+  prototype.rank = 1;
+  prototype.dtype = {dlpack::kUInt, 8, 1};
+  prototype.shape = &bytes;
+  const std::int64_t dense = 1;
+  prototype.strides = &dense;
+  dlpack::VersionedTensor* made = nullptr;
+  std::string reason = "no reason given";
+  const auto set_reason = [](void* to, const char* kind, const char* message) {
+    if (kind != nullptr && message != nullptr)
+      *static_cast<std::string*>(to) = fmt::format("{}: {}", kind, message);
+  };
+  if (allocator_->allocate(&prototype, &made, &reason, set_reason) != 0) {
+    PyErr_Clear();
+    raise(PyExc_MemoryError, "{}: no {} bytes on {} for the workspace: {}", to_string(op_), bytes,
+          to_string(device_), reason);
+  }
+  const std::shared_ptr<dlpack::VersionedTensor> owner(made, [](dlpack::VersionedTensor* tensor) {
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+  });
+  return {owner, static_cast<std::byte*>(made->tensor.data) + made->tensor.byte_offset};
 }
 
 void Intake::raise_unless_ok(const Status& status) const {
@@ -325,9 +469,8 @@ void Intake::raise_unless_ok(const Status& status) const {
   kvferry::python::raise_unless_ok(status);
 }
 
-TensorView Intake::view(TensorName name, nb::handle object, Access access) {
-  const Subject subject{to_string(op_), name};
-  const Kind kind = kind_of(object);
+TensorView Intake::view(TensorName name, nb::handle object, const Kind& kind, Access access) {
+  const Subject subject{to_string(op_), name, on_cuda()};
   hold(object);
   if (kind.source == Kind::kExchange) return view_of_exchange(subject, object, kind, access);
   if (kind.source == Kind::kNumpy) return view_of_numpy(subject, object, access);
@@ -353,13 +496,17 @@ TensorView Intake::view(TensorName name, nb::handle object, Access access) {
         exported = exported.attr("view")(nb::module_::import_("torch").attr("uint8"));
     }
     if (kind.jax) exported.attr("block_until_ready")();
-    exported = export_capsule(exported);
+    const nb::object stream = consumer_stream(name, exported, kind);
+    exported = export_capsule(exported, stream);
   } catch (nb::python_error& error) {
     refuse_by_producer(subject, error);
   }
   TensorView view = view_of_capsule(subject, exported, access);
   if (dtype) view.dtype = *dtype;
-  if (kind.torch) check_torch(subject, object, view, access);
+  if (kind.torch) {
+    check_torch(subject, object, view, access);
+    pin(subject, object, view);
+  }
   keep(std::move(exported));
   return view;
 }

@@ -37,7 +37,7 @@ class Operators:
         fake: Callable[..., Any] | None = None,
         effect: bool = False,
     ) -> None:
-        """Defines an operator whose CPU kernel is `run`; tensors of other devices are refused.
+        """Defines an operator whose kernel on the CPU and on CUDA devices is `run`; other devices are refused.
 
         `fake` makes the results' shapes; without it there are no results. `effect` is for what writes memory
         that the schema does not name: it is never removed, and keeps its place among its like.
@@ -54,15 +54,17 @@ class Operators:
             _refuse_grad(parsed, args, kwargs)
             return None if fake is None else fake(*args, **kwargs)
 
-        self.implement(operator, run)
+        self.implement(operator, run, ("CPU", "CUDA"))
         self._impl(operator, torch_library.fallthrough_kernel, "Autograd")  # the kernel looks itself
         self._impl(operator, refuse, "CompositeExplicitAutograd")
         torch_library.register_fake(operator, fake_kernel, lib=self._library)
         if effect:
             _register_effectful_op(operator, _EffectType.ORDERED)
 
-    def implement(self, operator: torch._ops.OpOverload, run: Callable[..., Any]) -> None:
-        """Gives a defined operator its CPU kernel."""
+    def implement(
+        self, operator: torch._ops.OpOverload, run: Callable[..., Any], keys: Iterable[str]
+    ) -> None:
+        """Gives a defined operator its kernels for these dispatch keys."""
         schema = operator._schema
         written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         placed = [i for i, a in written if not a.kwarg_only]
@@ -84,7 +86,13 @@ class Operators:
             _bump([tensor for tensor in outputs if tensor is not None] if plain else _tensors(outputs))
             return result
 
-        self._impl(operator, kernel, "CPU")
+        def cuda_kernel(*args: Any, **kwargs: Any) -> Any:
+            # The function of kvferry takes torch's current stream of the tensors' device, and torch's allocator.
+            with torch.cuda.device(_cuda_device(args, kwargs)):
+                return kernel(*args, **kwargs)
+
+        for key in keys:
+            self._impl(operator, cuda_kernel if key == "CUDA" else kernel, key)
 
     def defined(self, name: str) -> bool:
         """Whether somebody has defined the operator, with any overload."""
@@ -105,6 +113,15 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, (list, tuple)):
             found.extend(_tensors(value))
     return found
+
+
+def _cuda_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Of the first tensor that is on one: there may be pinned ones of the host before it."""
+    for tensor in _tensors((*args, *kwargs.values())):
+        if tensor.is_cuda:
+            index: int = tensor.get_device()
+            return index
+    return -1  # none: torch takes it for the current one
 
 
 def _bump(tensors: list[Tensor]) -> None:
@@ -128,8 +145,8 @@ def _refuse_devices(schema: torch._C.FunctionSchema, args: tuple[Any, ...], kwar
     named = list(_named_tensors(schema, args, kwargs))
     meta = bool(named) and all(tensor.is_meta for _, tensor in named)  # shapes alone
     for name, tensor in named:
-        if tensor.device.type != "cpu" and not meta:
-            raise NotImplementedError(f"{schema.name}: {name} is on {tensor.device}, expected cpu")
+        if tensor.device.type not in ("cpu", "cuda") and not meta:
+            raise NotImplementedError(f"{schema.name}: {name} is on {tensor.device}, expected cpu or cuda")
         if tensor.layout is not torch.strided:
             raise NotImplementedError(f"{schema.name}: {name} is {tensor.layout}, expected torch.strided")
         if tensor.is_quantized:

@@ -11,6 +11,23 @@ class Tensor(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
+class _StreamOfCuda(Protocol):
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+class _StreamOfTorch(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+class _StreamOfCuPy(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+
+CudaStream = _StreamOfCuda | _StreamOfTorch | _StreamOfCuPy
+
+
 class Array(Tensor, Protocol):
     """A tensor of a library that makes new ones like it: NumPy, torch, JAX, CuPy."""
 

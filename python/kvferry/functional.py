@@ -59,9 +59,19 @@ class _Call:
             f"{self.op}: {name}: {type(like).__name__}, expected an array of NumPy, torch, JAX or CuPy"
         )
 
+    def _refuse_jax_on_a_gpu(self, library: str, name: str, array: Any) -> None:
+        # Its runtime has no stream to run on and to hand over: a result would be used before it is there.
+        if library != "jax" or all(device.platform == "cpu" for device in array.devices()):
+            return
+        raise NotImplementedError(
+            f"{self.op}: {name}: a JAX array on {array.device}, expected one on the CPU, or an array of CuPy or "
+            "torch (from_dlpack() of it)"
+        )
+
     def zeros(self, name: str, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         """Memory of this shape, with the dtype of `like` unless one is named."""
         library = self._library(name, like)
+        self._refuse_jax_on_a_gpu(library, name, like)
         if library == "torch":
             torch = importlib.import_module("torch")
             return like.detach().new_zeros(
@@ -80,6 +90,7 @@ class _Call:
 
     def copy(self, name: str, tensor: Any) -> Any:
         library = self._library(name, tensor)
+        self._refuse_jax_on_a_gpu(library, name, tensor)
         if library == "torch":
             return tensor.detach().clone()
         if library == "jax":
@@ -113,7 +124,7 @@ def gather_pa_kv_cache_functional(
     cache_mode: Literal["Norm", "PA_NZ"] = "Norm",
     is_seq_lens_cumsum: bool = False,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> tuple[T, V]:
     """key and value of num_tokens rows; rows that no sequence reaches are zero."""
@@ -153,7 +164,7 @@ def scatter_pa_kv_cache_functional(
     nct_strides: Sequence[int] = (0, 0),
     nct_offsets: Sequence[int] = (0, 0),
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> tuple[T, R]:
     """Copies of key_cache and value_cache with the tokens in them."""
@@ -193,7 +204,7 @@ def gather_selection_kv_cache_functional(
     q_len_mode: Literal["counts", "prefix_sum", "all_rows"] = "counts",
     status_row: Tensor | None = None,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> tuple[T, R, T, B, S]:
     """(selection_kv_actual_seq, selection_k_rope, selection_kv_cache, selection_kv_block_table,
@@ -239,7 +250,7 @@ def copy_blocks_functional(
     *,
     count: Tensor | None = None,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> list[T]:
     """Copies of the caches, with the blocks copied in them."""
@@ -258,7 +269,7 @@ def swap_blocks_functional(
     *,
     count: Tensor | None = None,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> list[T]:
     """Copies of dst, with the blocks of src in them."""
@@ -277,7 +288,7 @@ def transfer_layers_functional(
     *,
     chunk_layout: Literal["layer_first", "page_first"] = "layer_first",
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> T:
     """The chunk with these blocks of the pools. One layer at least: it tells the kind of the chunk."""
@@ -311,7 +322,7 @@ def gather_dequant_functional(
     seq_offset: Tensor | None = None,
     is_seq_lens_cumsum: bool = False,
     index_policy: IndexPolicy = "default",
-    error_record: ErrorRecord | None = None,
+    error_record: ErrorRecord | Tensor | None = None,
     context: Context | None = None,
 ) -> T:
     """out, bfloat16 [num_tokens, 576]; rows that no sequence reaches are zero."""

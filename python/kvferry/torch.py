@@ -9,7 +9,8 @@ but for `context` and `error_record` (they run with the default context) and the
 scatter_mode "Nct", for which a strided view does. `<operator>_functional` returns new tensors instead of
 writing to what it is given; an optional tensor that is None comes back empty.
 
-Tensors are on the CPU. There are no derivatives: in grad mode, a tensor that requires grad is refused.
+Tensors are on the CPU, or on a CUDA device with pinned memory of the host beside it: then work is enqueued on
+torch's current stream of the device, and scratch memory comes from torch. There are no derivatives: in grad mode, a tensor that requires grad is refused.
 
 group_memcpy writes to addresses, which no schema can name: it has no functional form. A compiled graph never
 drops a call, and keeps calls in order, but does not know what memory they touch: tensors behind the addresses

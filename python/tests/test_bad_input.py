@@ -300,6 +300,18 @@ def test_keywords(op: str) -> None:
     )
 
 
+def test_bytes_that_are_no_record() -> None:
+    for size in (0, 39, 41):
+        with pytest.raises(ValueError, match=f"from_bytes: {size} bytes, expected 40"):
+            kvferry.ErrorRecord.from_bytes(bytes(size))
+    for wrong in (None, "0" * 40, 40):
+        with pytest.raises(TypeError):
+            kvferry.ErrorRecord.from_bytes(wrong)
+    with pytest.raises((ValueError, BufferError)):
+        kvferry.ErrorRecord.from_bytes(np.zeros(80, np.uint8)[::2])
+    assert kvferry.ErrorRecord.from_bytes(np.zeros(5, np.int64)).bad == 0
+
+
 def test_null_characters_do_not_end_a_message() -> None:
     with pytest.raises(ValueError, match="'cu\0da', expected 'cpu'"):
         kvferry.Context(device="cu\0da")
@@ -309,7 +321,14 @@ def test_contexts() -> None:
     table = np.zeros((2, 2), np.int64)
     for options, error, words in (
         ({"implementation": "sse9"}, RuntimeError, "sse9"),
-        ({"device": "cuda"}, RuntimeError, "cuda"),
+        ({"device": "cuda:9999"}, RuntimeError, "cuda"),
+        (
+            {"device": "cuda", "stream": kvferry.Stream()},
+            ValueError,
+            "stream is a kvferry.Stream.*of the CPU",
+        ),
+        ({"device": "cuda", "stream": -1}, ValueError, "stream is -1, expected the address"),
+        ({"device": "cuda", "stream": 2**64}, ValueError, "expected the address"),
         ({"cpus": (100000,)}, (RuntimeError, ValueError), "100000"),
         ({"device": "toaster"}, ValueError, "toaster"),
     ):
@@ -320,6 +339,10 @@ def test_contexts() -> None:
         {"threads": None},
         {"cpus": "0"},
         {"stream": 3},
+        {"stream": object()},
+        {"device": "cuda", "stream": True},
+        {"device": "cuda", "stream": "0"},
+        {"device": "cuda", "stream": type("Odd", (), {"__cuda_stream__": lambda self: 7})()},
         {"implementation": 2},
         {"fast": True},
     ):

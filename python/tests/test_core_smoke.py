@@ -227,8 +227,15 @@ def test_context() -> None:
     assert kvferry.plan_gather_pa_kv_cache(**Case().named, context=context).implementation == "generic"
     with pytest.raises(ValueError, match="device is 'gpu', expected 'cpu', 'cuda' or 'cuda:<index>'"):
         kvferry.Context(device="gpu")
-    with pytest.raises(RuntimeError):
-        kvferry.gather_pa_kv_cache(**Case().named, context=kvferry.Context(device="cuda:1"))
+    with pytest.raises(RuntimeError, match="cuda"):
+        kvferry.gather_pa_kv_cache(**Case().named, context=kvferry.Context(device="cuda:9999"))
+    assert (context.device, kvferry.Context(device="cuda:1").device) == ("cpu:0", "cuda:1")
+
+
+def test_backends() -> None:
+    cpu, cuda = kvferry.backends()
+    assert (cpu.name, cpu.available, cuda.name) == ("cpu", True, "cuda") and "generic" in cpu.detail
+    assert repr(cpu).startswith("BackendInfo(name='cpu', available=True, detail='") and cuda.detail
 
 
 def test_group_memcpy() -> None:

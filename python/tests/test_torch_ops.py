@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import library as torch_library  # noqa: E402
 
 import kvferry.torch  # noqa: E402, F401
+from kvferry._torch_library import Operators  # noqa: E402
 
 ops = torch.ops.kvferry
 BLOCKS, SIZE, HEADS, DIM = 6, 4, 2, 16
@@ -323,8 +326,8 @@ def test_inference_tensors() -> None:
 
 def test_other_devices_are_refused() -> None:
     with torch._subclasses.FakeTensorMode():
-        caches = [torch.empty(4, 4), torch.empty(4, 4, device="cuda")]
-        with pytest.raises(NotImplementedError, match=r"copy_blocks: caches\[1\] is on cuda:0, expected cpu"):
+        caches = [torch.empty(4, 4), torch.empty(4, 4, device="xpu")]
+        with pytest.raises(NotImplementedError, match=r"copy_blocks: caches\[1\] is on xpu:0, expected cpu"):
             ops.copy_blocks(caches, torch.zeros(1, 2, dtype=torch.int64))
     with pytest.raises(NotImplementedError, match=r"copy_blocks: caches\[0\] is torch.sparse_coo"):
         ops.copy_blocks([torch.zeros(4, 4).to_sparse()], PAIRS)
@@ -336,7 +339,38 @@ def test_other_devices_are_refused() -> None:
         ops.copy_blocks([quantized], PAIRS)
     for name in CALLS:
         qualified = f"kvferry::{CALLS[name][0]}"
-        assert torch._C._dispatch_has_computed_kernel_for_dispatch_key(qualified, "CUDA"), qualified
+        assert torch._C._dispatch_has_computed_kernel_for_dispatch_key(qualified, "XPU"), qualified
+
+
+def test_cuda_kernels_run_on_their_tensors_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CALLS:
+        qualified = f"kvferry::{CALLS[name][0]}"
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "CUDA"), qualified
+
+    class OnDevice1(torch.Tensor):
+        is_cuda = True
+
+        def get_device(self) -> int:
+            return 1
+
+    done: list[Any] = []
+
+    @contextlib.contextmanager
+    def device(index: int) -> Iterator[None]:
+        done.append(index)
+        yield
+        done.append("left")
+
+    kernels: dict[str, Any] = {}
+    operators = Operators("kvferry_on_cuda")
+    monkeypatch.setattr(operators, "_impl", lambda _, kernel, key: kernels.update({key: kernel}))
+    monkeypatch.setattr(torch.cuda, "device", device)
+    operators.define("copy(Tensor(a!)[] caches, Tensor mapping) -> ()", lambda *_: done.append("run"))
+    pinned, cache = torch.zeros(2), torch.zeros(2).as_subclass(OnDevice1)
+    kernels["CUDA"]([pinned, cache], PAIRS)
+    assert done == [1, "run", "left"] and pinned._version == 1
+    kernels["CPU"]([pinned], PAIRS)
+    assert done[3:] == ["run"]
 
 
 def test_meta_tensors_give_shapes() -> None:

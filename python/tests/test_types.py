@@ -43,6 +43,7 @@ REJECTED = {
     "result of another kind": ("kvferry.gather_dequant_functional(b, a, a, 1).append(1)", "attr-defined"),
     "context by position": ("kvferry.Context(2)", "call-arg"),
     "device by number": ("kvferry.Context(device=0)", "arg-type"),
+    "stream by name": ("kvferry.Context(device='cuda', stream='0')", "arg-type"),
     "thread count is read only": ("kvferry.Context().threads = 2", "misc"),
     "no such operator": ("kvferry.gather_kv(a)", "attr-defined"),
 }

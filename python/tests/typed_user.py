@@ -24,7 +24,8 @@ class Exported:
 def in_place(pool: Halves, rows: Halves, ints: Ints, exported: Exported, read_only: memoryview) -> None:
     stream = kvferry.Stream()
     context = kvferry.Context(threads=2, cpus=[0, 1], stream=stream, implementation="avx2", device="cpu")
-    record = kvferry.ErrorRecord()
+    kvferry.Context(device="cuda:1", stream=0)
+    record = kvferry.ErrorRecord.from_bytes(bytes(40))
     mode: Literal["Norm", "PA_NZ"] = "PA_NZ"
     kvferry.gather_pa_kv_cache(
         pool,

@@ -7,6 +7,7 @@
 
 #include "capi/reader.hpp"
 #include "core/context_state.hpp"
+#include "kvferry/backend.hpp"
 
 namespace kvferry::capi {
 namespace {
@@ -21,7 +22,9 @@ static_assert(KVFERRY_OK == static_cast<int>(StatusCode::kOk) &&
               KVFERRY_UNAVAILABLE == static_cast<int>(StatusCode::kUnavailable) &&
               KVFERRY_OUT_OF_MEMORY == static_cast<int>(StatusCode::kOutOfMemory));
 static_assert(KVFERRY_DEVICE_CPU == static_cast<int>(DeviceType::kCpu) &&
-              KVFERRY_DEVICE_CUDA == static_cast<int>(DeviceType::kCuda));
+              KVFERRY_DEVICE_CUDA == static_cast<int>(DeviceType::kCuda) &&
+              KVFERRY_DEVICE_CUDA_HOST == static_cast<int>(DeviceType::kCudaHost) &&
+              KVFERRY_DEVICE_CUDA_MANAGED == static_cast<int>(DeviceType::kCudaManaged));
 // The operators are numbered without gaps.
 static_assert(KVFERRY_OP_GATHER_PA_KV_CACHE == 1);
 constexpr int kLastOperator = KVFERRY_OP_GATHER_DEQUANT;
@@ -30,6 +33,7 @@ constexpr int kLastOperator = KVFERRY_OP_GATHER_DEQUANT;
 constexpr std::int64_t kMostCpus = 1 << 20;
 
 thread_local Status last_error;
+thread_local std::string last_detail;
 
 // The value that `read` takes from a handle, or what stands for null.
 template <class Handle, class Value, class Read>
@@ -40,6 +44,19 @@ Value read_or(const char* name, const Handle* handle, Value otherwise, Read read
     reader.need("handle", handle);
     if (reader.ok()) value = read(*handle);
     return reader.take();
+  });
+  return value;
+}
+
+// What `read` takes from a backend, or what stands for a number that is none.
+template <class Value, class Read>
+Value of_backend(int backend, Value otherwise, Read read) noexcept {
+  Value value = otherwise;
+  call([&]() -> Status {
+    std::vector<BackendInfo> all = backends();
+    if (backend >= 0 && static_cast<std::size_t>(backend) < all.size())
+      value = read(all[static_cast<std::size_t>(backend)]);
+    return {};
   });
   return value;
 }
@@ -60,6 +77,7 @@ ContextOptions read_options(Reader& reader, const kvferry_context_options* given
     options.device.type = reader.choice("device.type", o.device.type, DeviceType::kCuda);
     options.device.index = o.device.id;
   }
+  options.cuda_stream = o.cuda_stream;
   return options;
 }
 
@@ -134,6 +152,52 @@ void kvferry_context_destroy(kvferry_context* context) {
 
 int kvferry_context_threads(const kvferry_context* context) {
   return read_or("context_threads", context, -1, [](const auto& c) { return c.context.threads(); });
+}
+
+const char* kvferry_backend_name(int backend) {
+  static constexpr const char* kNames[] = {"cpu", "cuda"};
+  return backend >= 0 && backend < 2 ? kNames[backend] : nullptr;
+}
+
+int kvferry_backend_available(int backend) {
+  return of_backend(backend, -1, [](BackendInfo& b) { return b.available ? 1 : 0; });
+}
+
+const char* kvferry_backend_detail(int backend) {
+  return of_backend(backend, static_cast<const char*>(nullptr), [](BackendInfo& b) {
+    last_detail = std::move(b.detail);
+    return last_detail.c_str();
+  });
+}
+
+kvferry_status kvferry_pinned_buffer_create(int64_t bytes, kvferry_device device,
+                                            kvferry_pinned_buffer** buffer) {
+  return call([&]() -> Status {
+    Reader reader("pinned_buffer_create");
+    reader.need("buffer", buffer);
+    if (!reader.ok()) return reader.take();
+    *buffer = nullptr;
+    const auto type = static_cast<DeviceType>(reader.choice("device.type", device.type, KVFERRY_DEVICE_CUDA));
+    if (!reader.ok()) return reader.take();
+    Result<PinnedBuffer> made = PinnedBuffer::make(bytes, {type, device.id});
+    if (!made.ok()) return made.status();
+    *buffer = new kvferry_pinned_buffer{std::move(made).value()};
+    return {};
+  });
+}
+
+void* kvferry_pinned_buffer_data(const kvferry_pinned_buffer* buffer) {
+  return read_or("pinned_buffer_data", buffer, static_cast<void*>(nullptr),
+                 [](const auto& b) -> void* { return b.buffer.data(); });
+}
+
+void* kvferry_pinned_buffer_device_data(const kvferry_pinned_buffer* buffer) {
+  return read_or("pinned_buffer_device_data", buffer, static_cast<void*>(nullptr),
+                 [](const auto& b) { return b.buffer.device_data(); });
+}
+
+void kvferry_pinned_buffer_destroy(kvferry_pinned_buffer* buffer) {
+  delete buffer;
 }
 
 const char* kvferry_operator_name(int op) {

@@ -11,6 +11,7 @@
 
 #include "kvferry/context.hpp"
 #include "kvferry/kvferry.h"
+#include "kvferry/memory.hpp"
 #include "kvferry/plan.hpp"
 
 struct kvferry_stream {
@@ -19,6 +20,10 @@ struct kvferry_stream {
 
 struct kvferry_context {
   kvferry::Context context;
+};
+
+struct kvferry_pinned_buffer {
+  kvferry::PinnedBuffer buffer;
 };
 
 struct kvferry_plan {

@@ -87,9 +87,11 @@ TensorView Reader::tensor(const char* name, const kvferry_tensor* given) {
                      t.dtype.code, t.dtype.bits, t.dtype.lanes));
     return {};
   }
-  if (t.device.type != KVFERRY_DEVICE_CPU && t.device.type != KVFERRY_DEVICE_CUDA) {
+  if (t.device.type != KVFERRY_DEVICE_CPU && t.device.type != KVFERRY_DEVICE_CUDA &&
+      t.device.type != KVFERRY_DEVICE_CUDA_HOST && t.device.type != KVFERRY_DEVICE_CUDA_MANAGED) {
     fail(StatusCode::kInvalidArgument,
-         fmt::format("{}: device type is {}, expected 1 (CPU) or 2 (CUDA)", name, t.device.type));
+         fmt::format("{}: device type is {}, expected 1 (CPU), 2 (CUDA), 3 (CUDA host) or 13 (CUDA managed)",
+                     name, t.device.type));
     return {};
   }
   if (t.ndim < 0 || t.ndim > kMaxRank) {

@@ -89,6 +89,8 @@ Checker::Checker(Operator op, const Context& context) : op_(op), device_(context
   const ContextState& state = context.state();
   if (!state.environment.ok()) {
     status_ = state.environment;
+  } else if (Status here = state.queue != nullptr ? state.queue->check_process() : Status(); !here.ok()) {
+    fail(here.code(), here.message());
   } else if (device_.type == DeviceType::kCuda ? state.queue == nullptr : device_ != Device{}) {
     fail(StatusCode::kUnavailable, fmt::format("the context asks for device {}, expected cpu:0 or cuda:N",
                                                kvferry::to_string(device_)));

@@ -13,6 +13,7 @@
 
 #include "core/context_state.hpp"
 #include "core/processors.hpp"
+#include "kvferry/memory.hpp"
 
 namespace kvferry {
 namespace {
@@ -24,9 +25,7 @@ constexpr int kMaxThreads = 1024;
 Context::Context(ContextOptions options) : state_(std::make_shared<internal::ContextState>()) {
   state_->options = std::move(options);
   ContextOptions& o = state_->options;
-  if (o.implementation.empty()) {
-    if (const char* name = std::getenv("KVFERRY_FORCE_IMPL")) o.implementation = name;
-  }
+  // The variables of the environment are for the CPU: a context of a device does not look at them.
   if (o.device.type == DeviceType::kCuda) {
     if (o.stream != nullptr) {
       state_->environment = Status(StatusCode::kInvalidArgument,
@@ -37,6 +36,17 @@ Context::Context(ContextOptions options) : state_(std::make_shared<internal::Con
     auto queue = internal::open_cuda_queue(o);
     queue.ok() ? void(state_->queue = std::move(queue.value())) : void(state_->environment = queue.status());
     return;
+  }
+  if (o.cuda_stream != nullptr) {
+    state_->environment = Status(
+        StatusCode::kInvalidArgument,
+        fmt::format(
+            "ContextOptions: cuda_stream is given, expected null with device {} (it is of a CUDA device)",
+            to_string(o.device)));
+    return;
+  }
+  if (o.implementation.empty()) {
+    if (const char* name = std::getenv("KVFERRY_FORCE_IMPL")) o.implementation = name;
   }
   if (o.threads < 0 || o.threads > kMaxThreads) {
     state_->environment =
@@ -70,6 +80,24 @@ const ContextOptions& Context::options() const noexcept {
 }
 int Context::threads() const noexcept {
   return state_->threads;
+}
+
+Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept {
+  try {
+    internal::ContextState& state = context.state();
+    if (!state.environment.ok()) return state.environment;
+    if (state.queue == nullptr) {
+      return Status(StatusCode::kInvalidArgument,
+                    "device_workspace: the context's device is the CPU, expected a CUDA device");
+    }
+    if (Status status = state.queue->check_process(); !status.ok()) return status;
+    internal::ProcessState* const process = state.here();
+    if (process == nullptr) return Status(StatusCode::kOutOfMemory, std::string());
+    const std::lock_guard lock(process->workspace_mutex);
+    return state.queue->workspace(bytes);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, std::string());
+  }
 }
 
 namespace internal {

@@ -34,6 +34,7 @@ struct PlanBody {
   bool forced = false;   // by the context
   std::string refusals;  // "avx2: this CPU has no AVX2", one a line
   std::int64_t workspace_bytes = 0;
+  Device device;    // of the context that planned; run() wants it again
   bool host_workspace = false;  // of a device's plan: run() itself works in it
   int threads = 1;  // of the context that planned, for describe()
 };
@@ -49,6 +50,12 @@ struct Impl {
 // Sets body.impl, implementation and refusals, or says why nothing can run.
 template <class Body, class Buffers>
 Status pick(std::span<const Impl<Body, Buffers>> table, const Context& context, Body& body) {
+  // A device's table has one row. What an operator without it has here is for the CPU and its memory.
+  if (context.state().queue != nullptr && std::string_view(table.front().name) != "cuda") {
+    return {StatusCode::kUnimplemented,
+            fmt::format("{}: on device {}, expected a CPU's: it has no CUDA implementation",
+                        to_string(body.op), to_string(context.options().device))};
+  }
   const std::string_view forced = context.options().implementation;
   std::string names;
   for (const auto& impl : table) {
@@ -59,6 +66,7 @@ Status pick(std::span<const Impl<Body, Buffers>> table, const Context& context, 
       body.impl = &impl;
       body.implementation = impl.name;
       body.forced = !forced.empty();
+      body.device = context.options().device;
       body.threads = context.threads();
       return {};
     }
@@ -119,6 +127,19 @@ inline void need(Status& status, const PlanBody& body, const char* name, const v
   }
 }
 
+// A context that can run the plan.
+inline Status check_context(const PlanBody& body, const ContextState& state) {
+  if (body.device != state.options.device) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("{}: context: its device is {}, expected the plan's {}", to_string(body.op),
+                        to_string(state.options.device), to_string(body.device))};
+  }
+  if (state.queue == nullptr) return {};
+  Status status = state.queue->check_process();
+  if (status.ok()) return status;
+  return {status.code(), fmt::format("{}: {}", to_string(body.op), status.message())};
+}
+
 // Puts a call behind everything that the stream already holds. `call` gets what it was enqueued with; both
 // shared pointers keep their objects alive until then. kUnavailable if the stream belongs to the process that
 // this one was forked from.
@@ -140,6 +161,7 @@ Status run_plan(Operator op, const Plan& plan, const Buffers& buffers, const Con
     const auto& body = static_cast<const Body&>(*plan.body());
     if (Status status = body.check(buffers); !status.ok()) return status;
     ContextState& state = context.state();
+    if (Status status = check_context(body, state); !status.ok()) return status;
     if (state.options.stream == nullptr) return body.impl->run(body, buffers, state);
     const StreamCall call = [](const PlanBody& b, const void* held, ContextState& s) {
       const auto& typed = static_cast<const Body&>(b);
@@ -158,8 +180,12 @@ Status run_in_context(const Plan& plan, Buffers buffers, const Context& context)
   const std::lock_guard lock(state->workspace_mutex);
   buffers.workspace.bytes = plan.workspace_bytes();
   if (DeviceQueue* const queue = context.state().queue.get(); queue != nullptr && !plan.body()->host_workspace) {
-    Result<void*> memory = queue->workspace(buffers.workspace.bytes);
-    if (!memory.ok()) return memory.status();
+    Status status = queue->check_process();
+    Result<void*> memory = status.ok() ? queue->workspace(buffers.workspace.bytes) : Result<void*>(status);
+    if (!memory.ok()) {
+      status = memory.status();
+      return {status.code(), fmt::format("{}: {}", to_string(plan.op()), status.message())};
+    }
     buffers.workspace.data = memory.value();
   } else if (buffers.workspace.bytes > 0) {
     buffers.workspace.data = state->workspace(buffers.workspace.bytes);

@@ -54,9 +54,9 @@ std::uint32_t cuda_ranks(std::int64_t bytes, std::uint32_t most) {
   return ranks;
 }
 
-std::uint32_t cuda_task_shift(const cuda::Tuning& tuning, std::int64_t token_bytes, std::int64_t most) {
+std::uint32_t cuda_shift_of(std::int64_t task_bytes, std::int64_t token_bytes, std::int64_t most) {
   std::uint32_t shift = 0;
-  while ((std::int64_t{1} << shift) < most && (token_bytes << (shift + 1)) <= tuning.task_bytes) ++shift;
+  while ((std::int64_t{1} << shift) < most && (token_bytes << (shift + 1)) <= task_bytes) ++shift;
   return shift;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backends/cuda/queue.hpp"
+#include "core/checks.hpp"
 #include "core/impl.hpp"
 #include "core/index_view.hpp"
 #include "core/layout.hpp"
@@ -27,9 +28,9 @@ std::span<const Impl<PlanT, Buffers>> cuda_implementation() {
 }
 
 // Whether a tensor of a CUDA context lies in pinned host memory: its plan keeps that, for its runs to ask for
-// the address that the device has for it.
+// the address that the device has for it. An empty one has no memory to ask about.
 inline bool is_pinned(const TensorView& view) {
-  return view.device.type == DeviceType::kCudaHost;
+  return view.device.type == DeviceType::kCudaHost && !is_empty(view);
 }
 
 // Pointers as the device has them. The first failure sticks.
@@ -58,6 +59,12 @@ inline cuda::Indices cuda_indices(const IndexView& view, const void* data) {
           view.step0, view.step1, view.wide};
 }
 
+inline cuda::Int32Outputs cuda_outputs(const IndexView& view, void* data) {
+  if (data == nullptr) return {};
+  return {cuda::DevicePtr<std::uint8_t>::at(static_cast<std::uint8_t*>(data) + view.base), view.step0,
+          view.step1};
+}
+
 // Why kernels cannot move these tokens, empty if they can. In 32 bits they count inside one of them.
 std::string cuda_cannot_move(const TokenMove& move);
 // One nest of a token. REQUIRES that kernels can move it.
@@ -78,8 +85,12 @@ std::int64_t cuda_units(std::int64_t outer, std::int64_t inner, std::uint32_t ra
   const std::int64_t items = std::min(outer, kMost) * std::min(inner, kMost), groups = K::kThreads / ranks;
   return (items + groups - 1) / groups;
 }
-// Tokens of `token_bytes` in a task: a power of two, at most `most`, of at most Tuning::task_bytes if it is
+// Tokens of `token_bytes` in a task: a power of two, less than 2 * `most`, of at most `task_bytes` if it is
 // not one. Its logarithm.
-std::uint32_t cuda_task_shift(const cuda::Tuning& tuning, std::int64_t token_bytes, std::int64_t most);
+std::uint32_t cuda_shift_of(std::int64_t task_bytes, std::int64_t token_bytes, std::int64_t most);
+inline std::uint32_t cuda_task_shift(const cuda::Tuning& tuning, std::int64_t token_bytes,
+                                     std::int64_t most) {
+  return cuda_shift_of(tuning.task_bytes, token_bytes, most);
+}
 
 }  // namespace kvferry::internal

@@ -15,8 +15,10 @@ static_assert(cuda::kKeyBit == kBadKey && cuda::kValueBit == kBadValue && cuda::
               cuda::kDuplicateBit == kBadDuplicate && cuda::kSourceBit == kBadSource &&
               cuda::kDestinationBit == kBadDestination);
 
-cuda::ReadsParams cuda_reads(const PagedReads& reads, const ReadPointers& pointers,
-                             std::uint32_t task_shift) {
+namespace {
+
+cuda::ReadsParams reads_params(const PagedReads& reads, const ReadPointers& pointers,
+                               std::uint32_t task_shift) {
   cuda::ReadsParams params{};
   params.table = cuda_indices(reads.block_tables, pointers.block_tables);
   params.lengths = cuda_indices(reads.seq_lens, pointers.seq_lens);
@@ -31,13 +33,17 @@ cuda::ReadsParams cuda_reads(const PagedReads& reads, const ReadPointers& pointe
   return params;
 }
 
-Result<cuda::DevicePtr<const cuda::PagedSequence>> cuda_plan_reads(const PagedReads& reads,
-                                                                   const cuda::ReadsParams& params,
-                                                                   Operator op, const Workspace& workspace,
-                                                                   ErrorRecord* record, cuda::Queue& queue) {
-  if (!cuda_plans_reads(reads)) return cuda::DevicePtr<const cuda::PagedSequence>();
+}  // namespace
+
+Result<cuda::PagedLoopParams> cuda_paged_loop(const PagedReads& reads, const ReadPointers& pointers,
+                                              std::uint32_t task_shift, Operator op,
+                                              const Workspace& workspace, ErrorRecord* record,
+                                              cuda::Queue& queue) {
+  cuda::PagedLoopParams loop{};
+  loop.reads = reads_params(reads, pointers, task_shift);
+  if (!cuda_plans_reads(reads)) return loop;
   cuda::PagedCut::Params cut{};
-  cut.reads = params;
+  cut.reads = loop.reads;
   cut.sequences = cuda::DevicePtr<cuda::PagedSequence>::at(aligned<cuda::PagedSequence>(workspace));
   if (reads.policy == IndexPolicy::kReport)
     cut.record = cuda::DevicePtr<cuda::Record>::at(reinterpret_cast<cuda::Record*>(record));
@@ -45,7 +51,8 @@ Result<cuda::DevicePtr<const cuda::PagedSequence>> cuda_plan_reads(const PagedRe
     cut.caches[cut.cache_count++] = {cache.blocks, cache.bad_bit};
   cut.op = static_cast<std::uint32_t>(op);
   if (Status status = queue.launch<cuda::PagedCut>(op, cut, 1); !status.ok()) return status;
-  return cuda::DevicePtr<const cuda::PagedSequence>(cut.sequences);
+  loop.sequences = cut.sequences;
+  return loop;
 }
 
 }  // namespace kvferry::internal

@@ -15,20 +15,18 @@ namespace kvferry::internal {
 
 // Of the workspace: the sequences, where a planning pass makes them.
 inline bool cuda_plans_reads(const PagedReads& reads) {
-  return reads.batches > cuda::PagedGather::kMostBatches || reads.policy == IndexPolicy::kReport;
+  return reads.batches > cuda::kMostOwnBatches || reads.policy == IndexPolicy::kReport;
 }
 inline std::int64_t cuda_reads_workspace(const PagedReads& reads) {
   if (reads.cache_count == 0 || !cuda_plans_reads(reads)) return 0;
   return (reads.batches + 1) * static_cast<std::int64_t>(sizeof(cuda::PagedSequence)) + kWorkspaceAlign;
 }
 
-cuda::ReadsParams cuda_reads(const PagedReads& reads, const ReadPointers& pointers, std::uint32_t task_shift);
-
-// Launches the planning pass if the reads want one. Its sequences, or null.
-Result<cuda::DevicePtr<const cuda::PagedSequence>> cuda_plan_reads(const PagedReads& reads,
-                                                                   const cuda::ReadsParams& params,
-                                                                   Operator op, const Workspace& workspace,
-                                                                   ErrorRecord* record, cuda::Queue& queue);
+// What a kernel that reads pages loops over. Launches the planning pass, if the reads want one.
+Result<cuda::PagedLoopParams> cuda_paged_loop(const PagedReads& reads, const ReadPointers& pointers,
+                                              std::uint32_t task_shift, Operator op,
+                                              const Workspace& workspace, ErrorRecord* record,
+                                              cuda::Queue& queue);
 
 // At least as many as there are tasks.
 inline std::int64_t cuda_most_tasks(const PagedReads& reads, std::uint32_t task_shift) {

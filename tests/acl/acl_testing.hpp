@@ -69,7 +69,7 @@ class OwnStream {
 class Gate {
  public:
   explicit Gate(aclrtStream stream) : state_(std::make_shared<State>()) {
-    device().find_stream(stream)->push(std::make_unique<Blocked>(state_));
+    EXPECT_TRUE(device().find_stream(stream)->push(std::make_unique<Blocked>(state_)).ok());
   }
   ~Gate() { open(); }
   Gate(const Gate&) = delete;

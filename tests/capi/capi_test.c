@@ -254,6 +254,7 @@ _Static_assert(offsetof(kvferry_device, type) == 0 && offsetof(kvferry_device, i
 _Static_assert(sizeof(kvferry_dtype) == 4 && offsetof(kvferry_dtype, bits) == 1, "DLDataType");
 _Static_assert(offsetof(kvferry_dtype, lanes) == 2, "DLDataType");
 _Static_assert(KVFERRY_DEVICE_CPU == 1 && KVFERRY_DEVICE_CUDA == 2, "DLDeviceType");
+_Static_assert(KVFERRY_DEVICE_CUDA_HOST == 3 && KVFERRY_DEVICE_CUDA_MANAGED == 13, "DLDeviceType");
 _Static_assert(KVFERRY_DTYPE_INT == 0 && KVFERRY_DTYPE_UINT == 1 && KVFERRY_DTYPE_FLOAT == 2, "codes");
 _Static_assert(KVFERRY_DTYPE_BFLOAT == 4 && KVFERRY_DTYPE_FLOAT8_E4M3FN == 10, "codes");
 _Static_assert(KVFERRY_DTYPE_FLOAT8_E5M2 == 12 && KVFERRY_DTYPE_HIFLOAT8 == 128, "codes");
@@ -328,11 +329,21 @@ static void test_tensors(void) {
     CHECK_REFUSED(copy_one(context, &cache), KVFERRY_INVALID_ARGUMENT, "ndim is");
   }
   cache.ndim = 2;
-  static const int32_t devices[] = {0, 3, 10, 257, -1};
-  for (int i = 0; i < 5; ++i) {
+  static const int32_t devices[] = {0, 4, 10, 12, 14, 257, 259, -1};
+  for (size_t i = 0; i < sizeof devices / sizeof devices[0]; ++i) {
     cache.device.type = devices[i];
     CHECK_REFUSED(copy_one(context, &cache), KVFERRY_INVALID_ARGUMENT, "device type is");
   }
+  // Memory that this CPU reaches too, whichever device it belongs to.
+  cache.device.id = 1;
+  static const int32_t host_devices[] = {KVFERRY_DEVICE_CUDA_HOST, KVFERRY_DEVICE_CUDA_MANAGED};
+  for (int i = 0; i < 2; ++i) {
+    cache.device.type = host_devices[i];
+    for (int j = 0; j < 10; ++j) memory[j] = (uint16_t)j;
+    CHECK(copy_one(context, &cache) == KVFERRY_OK);
+    CHECK(memory[2] == 1 && memory[8] == 7 && memory[9] == 9);
+  }
+  cache.device.id = 0;
   cache.device.type = KVFERRY_DEVICE_CUDA;
   CHECK_REFUSED(copy_one(context, &cache), KVFERRY_INVALID_ARGUMENT, "device");
   cache.device.type = KVFERRY_DEVICE_CPU;
@@ -428,10 +439,19 @@ static void test_contexts(void) {
   options.cpus = NULL;
   options.num_cpus = 0;
 
+  // No machine has this one. An older program has no stream.
   options.device.type = KVFERRY_DEVICE_CUDA;
+  options.device.id = 1000;
+  CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_UNAVAILABLE, "cuda:1000: ");
+  CHECK(context == NULL);
+  options.device.type = KVFERRY_DEVICE_CPU;
+  options.device.id = 0;
+  options.cuda_stream = &options;
+  CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_INVALID_ARGUMENT, "cuda_stream");
+  options.struct_size = offsetof(kvferry_context_options, cuda_stream);
   CHECK(kvferry_context_create(&options, &context) == KVFERRY_OK);
-  CHECK_REFUSED(kvferry_gather_pa_kv_cache(&gather.args, context, NULL), KVFERRY_UNAVAILABLE, "cuda:0");
   kvferry_context_destroy(context);
+  KVFERRY_INIT(options);
   options.device.type = 10;
   CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_INVALID_ARGUMENT, "device.type: 10");
   CHECK(context == NULL);
@@ -448,6 +468,51 @@ static void test_contexts(void) {
   options.streaming = 0;
   options.struct_size = 0;
   CHECK_REFUSED(kvferry_context_create(&options, &context), KVFERRY_INVALID_ARGUMENT, "options: struct_size");
+}
+
+static void test_backends(void) {
+  CHECK(strcmp(kvferry_backend_name(0), "cpu") == 0);
+  CHECK(kvferry_backend_available(0) == 1);
+  CHECK(strstr(kvferry_backend_detail(0), "generic") != NULL);
+  CHECK(strcmp(kvferry_backend_name(1), "cuda") == 0);
+  const int cuda = kvferry_backend_available(1);
+  CHECK(cuda == 0 || cuda == 1);
+  CHECK((strstr(kvferry_backend_detail(1), "cuda:0 ") != NULL) == (cuda == 1));
+  CHECK(strlen(kvferry_backend_detail(1)) > 0);
+  static const int none[] = {-1, 2, INT32_MAX, INT32_MIN};
+  for (int i = 0; i < 4; ++i) {
+    CHECK(kvferry_backend_name(none[i]) == NULL);
+    CHECK(kvferry_backend_available(none[i]) == -1);
+    CHECK(kvferry_backend_detail(none[i]) == NULL);
+  }
+}
+
+static void test_pinned_buffers(void) {
+  const kvferry_device absent = {KVFERRY_DEVICE_CUDA, 1000}, first = {KVFERRY_DEVICE_CUDA, 0};
+  kvferry_pinned_buffer* const wrong = (kvferry_pinned_buffer*)&absent;
+  kvferry_pinned_buffer* buffer = wrong;
+  CHECK_REFUSED(kvferry_pinned_buffer_create(4096, absent, &buffer), KVFERRY_UNAVAILABLE, "cuda:1000: ");
+  CHECK(buffer == NULL);
+  CHECK_REFUSED(kvferry_pinned_buffer_create(4096, first, NULL), KVFERRY_NULL, "buffer");
+  buffer = wrong;
+  CHECK_REFUSED(kvferry_pinned_buffer_create(-1, first, &buffer), KVFERRY_INVALID_ARGUMENT, "bytes is -1");
+  CHECK(buffer == NULL);
+  static const int32_t types[] = {-1, 0, 1, 3, 13, 258};
+  for (int i = 0; i < 6; ++i) {
+    const kvferry_device device = {types[i], 0};
+    buffer = wrong;
+    CHECK_REFUSED(kvferry_pinned_buffer_create(4096, device, &buffer), KVFERRY_INVALID_ARGUMENT, "device");
+    CHECK(buffer == NULL);
+  }
+  CHECK(kvferry_pinned_buffer_create(0, first, &buffer) == KVFERRY_OK);
+  CHECK(buffer != NULL);
+  CHECK(kvferry_pinned_buffer_data(buffer) == NULL);
+  CHECK(kvferry_pinned_buffer_device_data(buffer) == NULL);
+  kvferry_pinned_buffer_destroy(buffer);
+  CHECK(kvferry_pinned_buffer_data(NULL) == NULL);
+  CHECK(kvferry_pinned_buffer_device_data(NULL) == NULL);
+  CHECK(strstr(kvferry_last_error_message(), "pinned_buffer_device_data") != NULL);
+  kvferry_pinned_buffer_destroy(NULL);
 }
 
 static void test_streams(void) {
@@ -580,6 +645,8 @@ static const struct {
     {"DTypes", test_dtypes},
     {"Tensors", test_tensors},
     {"Contexts", test_contexts},
+    {"Backends", test_backends},
+    {"PinnedBuffers", test_pinned_buffers},
     {"Streams", test_streams},
     {"Names", test_names},
     {"Threads", test_threads},

@@ -51,5 +51,10 @@ for command in replay list explain run bench; do
   [ "$(wc -l <"$scratch/help")" -ge 5 ] || fail "$command --help says too little"
 done
 
+# Every backend, with what it has or why it is absent.
+"$kvferry" list >"$scratch/list" || fail "list"
+grep -qE '^  cpu    available: (.*, )?generic$' "$scratch/list" || fail "list does not say what the CPU has"
+grep -qE '^  cuda   (available: cuda:0 .+ \(sm_[0-9]+, [0-9]+ SMs\)|absent: .+)' "$scratch/list" || fail "list does not say whether there is CUDA"
+
 echo "$count explanations, $checked bad command lines, $failed wrong"
 [ "$failed" -eq 0 ]

@@ -46,7 +46,13 @@ Result<void*> EmulatedQueue::workspace(std::int64_t bytes) {
   return static_cast<void*>(workspaces_.back()->data());
 }
 
-Result<void*> EmulatedQueue::device_address(Operator /*op*/, const char* /*name*/, const void* host) {
+Result<void*> EmulatedQueue::device_address(Operator op, const char* name, const void* host) {
+  const auto found = pinned_.find(static_cast<const std::byte*>(host));
+  if (found == pinned_.end()) {
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(to_string(op)) + ": " + name + ": the emulation has not pinned this memory");
+  }
+  mapped_.try_emplace(found->first, found->first, found->second.bytes, found->second.contested);
   return const_cast<void*>(host);
 }
 
@@ -84,6 +90,20 @@ Status EmulatedQueue::launch_kernel(Operator /*op*/, std::size_t kernel, const v
   if (random.one_in(8)) options.preempt_per_1024 = static_cast<std::uint32_t>(random.between(1, 100));
   work_.push_back(kWorks[kernel](params, blocks, options));
   return {};
+}
+
+std::string EmulatedDevice::why_not(const harness::Instance& instance) const {
+  // What is larger tries thresholds of the CPU, and takes seconds here.
+  constexpr std::int64_t kMostBytes = 4 << 20;
+  if (instance.bytes_moved > kMostBytes) return "more than 4 MiB to move";
+  return {};
+}
+
+std::shared_ptr<void> EmulatedDevice::lend(std::byte* data, std::int64_t bytes, Use use) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (!use.pinned) return std::make_shared<RegisteredRange>(data, size, use.contested);
+  queue_->pin(data, size, use.contested);
+  return {data, [queue = queue_](void* pinned) { queue->unpin(static_cast<std::byte*>(pinned)); }};
 }
 
 kvferry::Context make_context(const std::shared_ptr<EmulatedQueue>& queue, ContextOptions options) {

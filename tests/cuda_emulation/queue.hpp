@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +23,13 @@ class EmulatedQueue final : public internal::cuda::Queue {
   // Few multiprocessors: blocks take several turns even in small problems. Every launch takes another order.
   explicit EmulatedQueue(std::uint64_t seed, int architecture = 90, std::int64_t multiprocessors = 1)
       : Queue(architecture, multiprocessors), seed_(seed) {}
+
+  // Host memory that is mapped: the device reaches it by device_address() only.
+  void pin(const std::byte* data, std::size_t bytes, bool contested) { pinned_[data] = {bytes, contested}; }
+  void unpin(const std::byte* data) {
+    pinned_.erase(data);
+    mapped_.erase(data);
+  }
 
   // Everything that was launched. The first finding, empty for none.
   std::string finish();
@@ -43,6 +51,12 @@ class EmulatedQueue final : public internal::cuda::Queue {
   std::uint64_t launches_ = 0, batches_ = 0, runs_ = 0;
   std::vector<std::function<Report()>> work_;
   std::vector<std::unique_ptr<Buffer<std::byte>>> workspaces_;
+  struct Pinned {
+    std::size_t bytes;
+    bool contested;
+  };
+  std::map<const std::byte*, Pinned> pinned_;
+  std::map<const std::byte*, RegisteredRange> mapped_;
 };
 
 // A context whose device is the emulation.
@@ -56,9 +70,8 @@ class EmulatedDevice final : public harness::CaseDevice {
   kvferry::Context make_context(const ContextOptions& options) override {
     return emulation::make_context(queue_, options);
   }
-  std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, bool contested) override {
-    return std::make_shared<RegisteredRange>(data, static_cast<std::size_t>(bytes), contested);
-  }
+  std::string why_not(const harness::Instance& instance) const override;
+  std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, Use use) override;
   std::string finish() override { return queue_->finish(); }
   std::uint64_t launches() const { return queue_->launches(); }
 

@@ -45,11 +45,26 @@ CAPI = "src/capi/operators.cpp"
 CAPI_READER = "src/capi/reader.cpp"
 CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
-ACL_STREAM = "compat/acl/acl_stream.cpp"
+ACL_STREAM = "compat/acl/acl_backend_cpu.cpp"
 CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
+CUDA_LOOP = "src/backends/cuda/paged_loop.hpp"
+CUDA_SCATTER = "src/backends/cuda/paged_scatter.hpp"
+CUDA_REPORT = "src/backends/cuda/scatter_report.hpp"
+CUDA_FIRST_USE = "src/backends/cuda/first_use.hpp"
+CUDA_DEQUANT = "src/backends/cuda/paged_dequant.hpp"
+CUDA_INDICES = "src/backends/cuda/indices.hpp"
+CUDA_MOVER = "src/backends/cuda/mover.hpp"
+CUDA_READS = "src/backends/cuda/paged_reads.hpp"
+EMULATED_GATHER = "emulated.gather_pa_kv_cache"
 CUDA_MEMCPY = "src/backends/cuda/group_copy.hpp"
 CUDA_BLOCKS = "src/backends/cuda/block_copy.hpp"
 CUDA_LAYERS = "src/backends/cuda/layer_transfer.hpp"
+EMULATED_SCATTER = "emulated.scatter_pa_kv_cache"
+EMULATED_DEQUANT = "emulated.gather_dequant"
+CUDA_SELECTION = "src/backends/cuda/selection_planner.hpp"
+CUDA_SELECTION_COPY = "src/backends/cuda/selection_copy.hpp"
+CUDA_STATES = "src/backends/cuda/selection_states.hpp"
+CUDA_TABLE = "src/backends/cuda/id_table.hpp"
 CHECKER = "tests/cuda_emulation/checker.cpp"
 
 MUTANTS = [
@@ -190,13 +205,18 @@ MUTANTS = [
     Mutant("acl: a later record releases who waits for an earlier one", ACL_STREAM, "auto record = std::make_shared<Record>();", "auto record = last_ != nullptr ? last_ : std::make_shared<Record>();", "acl"),
     Mutant("acl: the offset of a view is lost", "compat/acl/acl_phase_one.cpp", "tensor.strides, tensor.offset);", "tensor.strides, 0);", "acl"),
     # CUDA kernels, and the emulation that runs them
-    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
-    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),
-    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src += id * side.block_step", "src += static_cast<std::uint32_t>(id * side.block_step)", "paged_gather"),
-    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "first_task) <= task", "first_task) < task + (middle == 1)", "paged_gather"),
-    Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
-    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
-    Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
+    Mutant("cuda: a part of a page goes beyond it", CUDA_LOOP, "least(least(part_end, page_end), s.slot + s.tokens)", "least(least(part_end, page_end + 1), s.slot + s.tokens)", EMULATED_GATHER),
+    Mutant("cuda: the first page starts at slot 0", CUDA_LOOP, "most(part_begin, s.slot)", "part_begin", EMULATED_GATHER),
+    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src = side.cache.get() + run.id * side.block_step", "src = side.cache.get() + static_cast<std::uint32_t>(run.id * side.block_step)", EMULATED_GATHER),
+    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_LOOP, "middle) <= task", "middle) < task + (middle == 1)", EMULATED_GATHER),
+    Mutant("cuda: table columns are not checked", CUDA_LOOP, "column >= 0 && column < p.reads.table_width", "column >= 0", EMULATED_GATHER),
+    Mutant("cuda: vectors as wide as the destination allows", CUDA_MOVER, "lowest_bit((to ^ from) | kVector)", "kVector", EMULATED_GATHER),
+    Mutant("cuda: the last vectors of a line are not guarded", CUDA_MOVER, "if (at < count) x.store_once", "x.store_once", EMULATED_GATHER),
+    Mutant("cuda: the vectors behind a line are read", CUDA_MOVER, "if (at < count && src != nullptr) {", "if (src != nullptr) {", EMULATED_GATHER),
+    Mutant("cuda: lengths are not clamped at N", CUDA_READS, "length_sum = least(length_sum + total, r.rows)", "length_sum += total + total % 2", EMULATED_GATHER),
+    Mutant("cuda: the record has the last entry", CUDA_INDICES, "batch < batch_ ||", "batch > batch_ ||", EMULATED_GATHER),
+    Mutant("cuda: bad entries are counted without atomics", CUDA_INDICES, "x.atomic_add(sh.bad, 0, bad_)", "sh.bad.set(0, sh.bad[0] + bad_)", EMULATED_GATHER),
+    Mutant("cuda: a pinned tensor keeps its host address", "src/ops/cuda_implementation.hpp", "return found.ok() ? static_cast<T*>(found.value()) : nullptr;", "return pointer;", EMULATED_GATHER),
     Mutant("cuda: null destination not skipped", CUDA_MEMCPY, "return src == 0 || dst == 0;", "return src == 0;", "emulated.group_memcpy"),
     Mutant("cuda: negative sizes summed", CUDA_MEMCPY, "size < 0 ? kTooHigh : size >> 32", "size >> 32", "emulated.group_memcpy"),
     Mutant("cuda: the sum behind the last pair read", CUDA_MEMCPY, "mine + 1 < pairs ?", "mine < pairs ?", "emulated.group_memcpy|host_tables"),
@@ -207,6 +227,40 @@ MUTANTS = [
     Mutant("cuda: a part of a block goes beyond it", CUDA_LAYERS, "least(std::int64_t{1} << p.part_shift, p.block_size - slot)", "std::int64_t{1} << p.part_shift", "emulated.transfer_layers"),
     Mutant("cuda: padding names a block", CUDA_LAYERS, "return id >= 0 && id < blocks;", "return id < blocks;", "emulated.transfer_layers"),
     Mutant("cuda: padded blocks taken for one piece by dma", "src/ops/block_copy_cuda.cpp", "const std::int64_t at_once = cache.joined() ? blocks : 1;", "const std::int64_t at_once = blocks;", "host_tables"),
+    Mutant("cuda: the slots of the key are those of the value", CUDA_SCATTER, "slot >= side.slots", "slot >= p.sides[0].slots", EMULATED_SCATTER),
+    Mutant("cuda: 32-bit place of a slot", CUDA_SCATTER, "return block * side.block_step", "return static_cast<std::uint32_t>(block * side.block_step)", EMULATED_SCATTER),
+    Mutant("cuda: the slots of a task have no barrier", CUDA_SCATTER, "slot)); x.sync();", "slot));", EMULATED_SCATTER),
+    Mutant("cuda: the last task of the scatter is a whole one", CUDA_SCATTER, "least(p.tokens - first, std::int64_t{1} << p.task_shift)", "std::int64_t{1} << p.task_shift", EMULATED_SCATTER),
+    Mutant("cuda: the next slots overwrite those that move", CUDA_SCATTER, "now ^= kMostTokens", "now ^= 0", EMULATED_SCATTER),
+    Mutant("cuda: repeats in an unclean workspace", CUDA_REPORT, "p.uses.clear(x);", "", EMULATED_SCATTER),
+    Mutant("cuda: repeats are added while the table is cleared", CUDA_REPORT, "p.uses.clear(x); x.sync();", "p.uses.clear(x);", EMULATED_SCATTER),
+    Mutant("cuda: a repeat hides what else is wrong with its token", CUDA_REPORT, "bits |= inside | kDuplicateBit;", "bits = inside | kDuplicateBit;", EMULATED_SCATTER),
+    Mutant("cuda: the lowest entry without an atomic", CUDA_FIRST_USE, "x.atomic_min(&place->entry, entry);", "x.store(&place->entry, least(x.load(&place->entry), entry));", EMULATED_SCATTER),
+    Mutant("cuda: the last entry counts as the first", CUDA_FIRST_USE, "if (old != kFree && old != index) continue;", "if (old == index) return; if (old != kFree) continue;", EMULATED_SCATTER),
+    Mutant("cuda: chains of indices do not wrap around", CUDA_FIRST_USE, "i + 1 == count_ ? 0 : i + 1", "i + 1", EMULATED_SCATTER),
+    Mutant("cuda: units behind a run are read", CUDA_DEQUANT, "if (n < units && src != nullptr)", "if (src != nullptr)", EMULATED_DEQUANT),
+    Mutant("cuda: ties are rounded up", CUDA_DEQUANT, "0x7fffU + (bits >> 16 & 1U)", "0x8000U", EMULATED_DEQUANT),
+    Mutant("cuda: the sign of NaN stays", CUDA_DEQUANT, "return nan ? 0x7fc0U :", "return nan ? 0x7fc0U | (bits >> 31) << 15 :", EMULATED_DEQUANT),
+    Mutant("cuda: all ones are 480", CUDA_DEQUANT, "magnitude == 0x7fU || ", "", EMULATED_DEQUANT),
+    Mutant("cuda: a scale holds for 64 values", CUDA_DEQUANT, "unit * kUnit / kGroup * 4", "unit * kUnit / (kGroup / 2) % 4 * 4", EMULATED_DEQUANT),
+    Mutant("cuda: elements of the output lie side by side", CUDA_DEQUANT, "if (p.element_step == 2 && reinterpret_cast", "if (reinterpret_cast", EMULATED_DEQUANT),
+    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
+    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),
+    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src += id * side.block_step", "src += static_cast<std::uint32_t>(id * side.block_step)", "paged_gather"),
+    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "first_task) <= task", "first_task) < task + (middle == 1)", "paged_gather"),
+    Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
+    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
+    Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
+    Mutant("cuda: selection: no refresh window", CUDA_SELECTION, "(batch.kv - most(batch.q, std::int64_t{0})) / bs", "batch.kv / bs", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: any slot of an id", CUDA_SELECTION, "if (resident) tables.slot.lower(x, at, index);", "if (resident) tables.slot.set(x, at, index);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: table used before it is clear", CUDA_SELECTION, "load(x, sh, p, batch, row, tables, table);\n    x.sync();", "load(x, sh, p, batch, row, tables, table);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: the next row does not wait for the tables", CUDA_SELECTION, "x.sync();  // the next row takes the tables", "", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: rows in order, heads of groups are short", CUDA_SELECTION, "for (std::int64_t s = p.rows_per_batch; s-- > 0;)", "for (std::int64_t s = 0; s < p.rows_per_batch; ++s)", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: two threads insert at one place", CUDA_TABLE, "const std::int32_t key = keys_.cas(x, at, kFree, id);", "const std::int32_t key = keys_.get(x, at);\n      if (key == kFree) keys_.set(x, at, id);", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: slot n-1 moved while it is overwritten", CUDA_SELECTION, "if (bad != 0 || src < row.n) copy.tokens = 0;", "if (bad != 0) copy.tokens = 0;", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: lanes do not wait for what a row moves away", CUDA_SELECTION_COPY, "x.sync_warp();\n      if (!empties) at", "if (!empties) x.sync_warp();\n      if (!empties) at", "emulated_selection|emulated.gather_selection"),
+    Mutant("cuda: selection: 32-bit offset into the full cache", CUDA_SELECTION_COPY, "side.full.get() + copy.src_page * side.full_page_step", "side.full.get() + static_cast<std::int32_t>(copy.src_page * side.full_page_step)", "emulated.gather_selection"),
+    Mutant("cuda: selection: every row of a repeated status_row runs", CUDA_STATES, "bad = kDuplicateBit;", "bad = 0;", "emulated_selection|emulated.gather_selection"),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
     Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
     Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),

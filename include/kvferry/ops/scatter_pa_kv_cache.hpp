@@ -44,8 +44,11 @@
 //
 // Aliasing. Two elements of one cache at one address are refused. Inputs and caches must not overlap.
 //
-// Memory. Workspace: 16 bytes a token and 64 more for kReport and kReject, which look for repeated slots,
-// else none. A run allocates nothing else.
+// Memory. Workspace: 16 bytes a token (32 on a CUDA device) and 64 more for kReport and kReject, which look
+// for repeated slots, else none. A run allocates nothing else.
+//
+// On a CUDA device kReject is kUnimplemented, and the record and the workspace are device memory. A run only
+// launches: it can be captured, and slots are read when the graph runs.
 //
 // Stream and lifetime: context.hpp. Errors as for the gather; on any error nothing is written.
 //

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import kvferry.compat.npu` gives CPU tensors the operators of torch_npu and of CANN's custom operators:
+"""`import kvferry.compat.npu` gives CPU and CUDA tensors the operators of torch_npu and of CANN's custom operators:
 
     torch.ops.npu.npu_gather_pa_kv_cache            torch.ops.npu.npu_gather_pa_kv_cache_functional
     torch.ops.npu.npu_scatter_pa_kv_cache

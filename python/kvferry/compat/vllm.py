@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import kvferry.compat.vllm` gives CPU tensors the cache operators of vLLM, in torch.ops._C_cache_ops:
+"""`import kvferry.compat.vllm` gives CPU and CUDA tensors the cache operators of vLLM, in torch.ops._C_cache_ops:
 
     reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale,
                             v_scale)
@@ -10,8 +10,8 @@
 Caches of reshape_and_cache_flash are [blocks, block size, heads, head size] with any strides. The only
 kv_cache_dtype is "auto", which does not look at the scales: "fp8" would round, and KVFerry moves bytes.
 
-Where vLLM is loaded, its operators get the CPU kernels that they lack. Nothing is replaced: if one of them
-has a CPU kernel or another signature, the import fails and changes nothing. vLLM cannot be loaded afterwards.
+Where vLLM is loaded, its operators get the CPU and CUDA kernels that they lack. Nothing is replaced: if one of
+them has a CPU kernel or another signature, the import fails and changes nothing. vLLM cannot be loaded afterwards.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def _register() -> None:
         for overload in packet.overloads()
     ]  # all of them, before the first is registered
     for operator, kernel in missing:
-        _operators.implement(operator, kernel)
+        has_cuda = torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator._name, "CUDA")
+        _operators.implement(operator, kernel, ("CPU",) if has_cuda else ("CPU", "CUDA"))
     for name, (arguments, kernel) in _KERNELS.items():
         if name.split(".")[0] not in loaded:
             _operators.define(f"{name}({arguments}) -> ()", kernel)

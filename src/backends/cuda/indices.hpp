@@ -16,6 +16,34 @@ struct Indices {
   bool wide;
 };
 
+// int32 at any address.
+template <class X>
+KVFERRY_KERNEL_FN std::int32_t load_int32(X& x, const std::uint8_t* at) {
+  if (reinterpret_cast<std::uintptr_t>(at) % 4 == 0) return x.load(reinterpret_cast<const std::int32_t*>(at));
+  std::uint32_t bits = 0;
+  for (std::uint32_t n = 0; n < 4; ++n) bits |= static_cast<std::uint32_t>(x.load(at + n)) << 8 * n;
+  return static_cast<std::int32_t>(bits);
+}
+template <class X>
+KVFERRY_KERNEL_FN void store_int32(X& x, std::uint8_t* at, std::int32_t value) {
+  if (reinterpret_cast<std::uintptr_t>(at) % 4 == 0)
+    return x.store(reinterpret_cast<std::int32_t*>(at), value);
+  for (std::uint32_t n = 0; n < 4; ++n)
+    x.store(at + n, static_cast<std::uint8_t>(static_cast<std::uint32_t>(value) >> 8 * n));
+}
+
+// int32 that a kernel writes.
+struct Int32Outputs {
+  DevicePtr<std::uint8_t> data;
+  std::int64_t step0, step1;
+};
+
+template <class X>
+KVFERRY_KERNEL_FN void store_output(X& x, const Int32Outputs& outputs, std::int32_t value, std::int64_t i,
+                                    std::int64_t j = 0) {
+  store_int32(x, outputs.data.get() + i * outputs.step0 + j * outputs.step1, value);
+}
+
 template <class X>
 KVFERRY_KERNEL_FN std::int64_t load_index(X& x, const Indices& indices, std::int64_t i, std::int64_t j = 0) {
   const std::uint8_t* at = indices.data.get() + i * indices.step0 + j * indices.step1;
@@ -48,13 +76,15 @@ struct FoundShared {
 // What one thread found.
 class Found {
  public:
-  // `pairs` bad entries at (batch, column).
-  KVFERRY_KERNEL_FN void add(std::int64_t batch, std::int64_t column, std::uint32_t pairs) {
-    if (bad_ == 0 || batch < batch_ || (batch == batch_ && column < column_)) {
+  // `pairs` bad entries at (batch, column); true if that is the lowest of this thread so far.
+  KVFERRY_KERNEL_FN bool add(std::int64_t batch, std::int64_t column, std::uint64_t pairs) {
+    const bool lowest = bad_ == 0 || batch < batch_ || (batch == batch_ && column < column_);
+    if (lowest) {
       batch_ = batch;
       column_ = column;
     }
     bad_ += pairs;
+    return lowest;
   }
 
   // By all threads of the block; true for the one that must call add_to_record(), if anything was found. All
@@ -75,6 +105,12 @@ class Found {
     if (bad_ != 0 && batch_ == sh.batch[0]) x.atomic_min(sh.column, 0, column_);
     x.sync();
     return x.thread() == 0 && sh.bad[0] != 0;
+  }
+
+  // Behind gather(): whether the block's lowest entry is one of this thread.
+  template <class X>
+  KVFERRY_KERNEL_FN bool has_lowest(const FoundShared<X>& sh) const {
+    return bad_ != 0 && batch_ == sh.batch[0] && column_ == sh.column[0];
   }
 
  private:

@@ -101,4 +101,11 @@ KVFERRY_KERNEL_FN std::uint32_t lowest_bit(std::uint32_t bits) {
   return bits & (0U - bits);
 }
 
+// The same bits, as std::bit_cast.
+template <class To, class From>
+KVFERRY_KERNEL_FN To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, from);
+}
+
 }  // namespace kvferry::internal::cuda

@@ -10,8 +10,14 @@
 #include "backends/cuda/block_copy.hpp"
 #include "backends/cuda/group_copy.hpp"
 #include "backends/cuda/layer_transfer.hpp"
+#include "backends/cuda/paged_dequant.hpp"
 #include "backends/cuda/paged_gather.hpp"
 #include "backends/cuda/paged_reads.hpp"
+#include "backends/cuda/paged_scatter.hpp"
+#include "backends/cuda/scatter_report.hpp"
+#include "backends/cuda/selection_copy.hpp"
+#include "backends/cuda/selection_planner.hpp"
+#include "backends/cuda/selection_states.hpp"
 
 namespace kvferry::internal::cuda {
 
@@ -27,7 +33,9 @@ struct KernelList {
   }
 };
 
-using Kernels = KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized,
-                           GroupSums, LayerReport, LayerTransfer, PagedCut, PagedGather>;
+using Kernels =
+    KernelList<BlockCopy, BlockCopyGiven, BlockReport, GroupCopy, GroupCopyGiven, GroupCopySized, GroupSums,
+               LayerReport, LayerTransfer, PagedCut, PagedDequant, PagedGather, PagedScatter, ScatterReport,
+               SelectionCopy, SelectionFinish, SelectionPlanner, SelectionStates>;
 
 }  // namespace kvferry::internal::cuda

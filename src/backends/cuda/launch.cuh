@@ -3,11 +3,8 @@
 // The way of every kernel to the GPU.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstdint>
-
 #include "backends/cuda/device_context.cuh"
+#include "backends/cuda/launch.hpp"
 
 namespace kvferry::internal::cuda {
 
@@ -28,11 +25,8 @@ __global__ void __launch_bounds__(K::kThreads, K::kMinBlocks)
   K::run(x, *reinterpret_cast<typename K::template Shared<DeviceContext>*>(shared), params);
 }
 
-// Kernel K on the caller's stream and current device. The error is the value alone: none stays behind for a
-// later cudaGetLastError of the caller.
 template <class K>
 cudaError_t launch(const typename K::Params& params, std::uint32_t blocks, cudaStream_t stream) {
-  if (blocks == 0) return cudaSuccess;
   constexpr std::size_t kShared = sizeof(typename K::template Shared<DeviceContext>);
   constexpr bool kDynamic = kShared > 48 * 1024;
   const void* function = nullptr;
@@ -47,6 +41,12 @@ cudaError_t launch(const typename K::Params& params, std::uint32_t blocks, cudaS
     }
   } else {
     function = reinterpret_cast<const void*>(&entry<K>);
+  }
+  if (blocks == 0) {
+    cudaFuncAttributes loaded;
+    const cudaError_t error = cudaFuncGetAttributes(&loaded, function);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
   }
   void* arguments[] = {const_cast<typename K::Params*>(&params)};
   const cudaError_t error =

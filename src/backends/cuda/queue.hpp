@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queue: where the operators launch kernels. A stream of a GPU (cuda_queue.cu), or in the tests the emulation
-// (tests/cuda_emulation/queue.hpp), so that what decides and launches is tested too. No CUDA header in here:
-// the operators are compiled without nvcc.
+// Queue: where the operators launch kernels. A stream of a GPU (cuda_queue.cpp), or in the tests the
+// emulation (tests/cuda_emulation/queue.hpp), so that what decides and launches is tested too. No CUDA header
+// in here: the operators are compiled without nvcc.
 #pragma once
 
 #include <algorithm>

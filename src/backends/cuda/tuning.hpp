@@ -13,17 +13,20 @@ struct Tuning {
   // Bytes of one task: enough for 256 threads with 4 loads of 16 bytes each in flight, so that short pages
   // are whole tasks and long ones spread over blocks.
   std::int64_t task_bytes;
+  // Of a warp's task: two rounds of 4 loads of 16 bytes a lane.
+  std::int64_t warp_task_bytes;
   // Blocks that read host memory: the link is full long before the GPU is.
   std::uint32_t host_blocks;
   // Copies between host and device go to the DMA engines if they have this many bytes on average, so that
-  // starting one costs less than the link needs for it, and are at most so many: the host writes each one down.
+  // starting one costs less than the link needs for it, and are at most so many: the host writes each one
+  // down.
   std::int64_t dma_bytes, dma_copies;
 };
 
 inline constexpr Tuning kTunings[] = {
-    {80, 16 << 10, 16, 64 << 10, 4096},
-    {90, 16 << 10, 16, 64 << 10, 4096},
-    {100, 32 << 10, 32, 64 << 10, 4096},
+    {80, 16 << 10, 4 << 10, 16, 64 << 10, 4096},
+    {90, 16 << 10, 4 << 10, 16, 64 << 10, 4096},
+    {100, 32 << 10, 4 << 10, 32, 64 << 10, 4096},
 };
 
 // Of the newest architecture that is not newer than this one.

@@ -4,6 +4,7 @@
 #include "backends/cpu/dequant.hpp"
 #include "backends/cpu/parallel_for.hpp"
 #include "core/checks.hpp"
+#include "ops/paged_cuda.hpp"
 
 namespace kvferry {
 namespace internal {
@@ -82,8 +83,12 @@ Result<Plan> plan(const GatherDequantArgs& args, const Context& context) noexcep
     body->out_base = offset_bytes(args.out);
     body->row_step = step_bytes(args.out, 0);
     body->element_step = step_bytes(args.out, 1);
-    body->workspace_bytes = body->reads.workspace_bytes();
-    if (Status status = pick(gather_dequant_cpu(), context, *body); !status.ok()) return status;
+    body->pinned = {is_pinned(args.cache), is_pinned(args.block_tables), is_pinned(args.seq_lens),
+                    args.seq_offset && is_pinned(*args.seq_offset), is_pinned(args.out)};
+    const bool cuda = context.state().queue != nullptr;
+    body->workspace_bytes = cuda ? cuda_reads_workspace(body->reads) : body->reads.workspace_bytes();
+    const auto table = cuda ? gather_dequant_cuda() : gather_dequant_cpu();
+    if (Status status = pick(table, context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });
 }

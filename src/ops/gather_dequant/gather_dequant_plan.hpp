@@ -28,9 +28,14 @@ struct GatherDequantPlan final : PlanBody {
   std::int64_t out_base = 0;
   std::int64_t row_step = 0;
   std::int64_t element_step = 0;
+  // On a CUDA device: in pinned host memory.
+  struct Pinned {
+    bool cache = false, block_tables = false, seq_lens = false, seq_offset = false, out = false;
+  } pinned;
 };
 
-// CPU implementations in order of preference.
+// Implementations in order of preference.
 std::span<const GatherDequantPlan::ImplType> gather_dequant_cpu();
+std::span<const GatherDequantPlan::ImplType> gather_dequant_cuda();
 
 }  // namespace kvferry::internal

@@ -45,12 +45,11 @@ Status run(const PlanT& plan, const Buffers& given, cuda::Queue& queue) {
   const std::uint32_t shift =
       cuda_task_shift(queue.tuning(), std::max(plan.key.move.token_bytes, plan.value.move.token_bytes),
                       plan.reads.block_size);
+  const auto loop = cuda_paged_loop(plan.reads, {buffers.block_tables, buffers.seq_lens, buffers.seq_offset},
+                                    shift, plan.op, buffers.workspace, buffers.error_record, queue);
+  if (!loop.ok()) return loop.status();
   cuda::PagedGather::Params params{};
-  params.reads = cuda_reads(plan.reads, {buffers.block_tables, buffers.seq_lens, buffers.seq_offset}, shift);
-  const auto sequences =
-      cuda_plan_reads(plan.reads, params.reads, plan.op, buffers.workspace, buffers.error_record, queue);
-  if (!sequences.ok()) return sequences.status();
-  params.sequences = sequences.value();
+  params.loop = loop.value();
   // Almost always one nest a side, and one launch.
   const std::size_t nests = std::max(plan.key.move.nests.size(), plan.value.move.nests.size());
   for (std::size_t n = 0; n < nests; ++n) {

@@ -16,6 +16,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/context_state.hpp"
+#include "core/device_queue.hpp"
 #include "harness/operator_cases.hpp"
 #include "harness/random.hpp"
 #include "ops/gather_selection_kv_cache/gather_selection_kv_cache_oracle.hpp"
@@ -550,6 +552,7 @@ std::shared_ptr<GatherSelectionKvCacheArgs> Maker::make_args() const {
     args->selection_k_rope =
         flat ? contiguous(nothing, dtype, {0}) : contiguous(nothing, dtype, {snb_, sblk_, 0});
     args->full_k_rope = flat ? contiguous(nothing, dtype, {0}) : contiguous(nothing, dtype, {fnb_, fblk_, 0});
+    args->selection_k_rope->device = args->full_k_rope->device = instance_.device();
   } else if (absent != "none") {
     from_.fail("rope", fmt::format("'{}' is none of: none, rank1, empty", absent));
   }
@@ -623,8 +626,14 @@ void Maker::connect(const std::shared_ptr<const GatherSelectionKvCacheArgs>& arg
     instance_.call = [args, split_run, memory](ErrorRecord* record, const Context& context) {
       const Result<Plan> planned = kvferry::plan(*args, context);
       if (!planned.ok()) return planned.status();
-      memory->resize(to_size(planned->workspace_bytes()));
-      return split_run(planned.value(), {memory->data(), planned->workspace_bytes()}, record, context);
+      Workspace workspace{nullptr, planned->workspace_bytes()};
+      if (internal::DeviceQueue* const queue = context.state().queue.get(); queue != nullptr) {
+        workspace.data = queue->workspace(workspace.bytes).value();
+      } else {
+        memory->resize(to_size(workspace.bytes));
+        workspace.data = memory->data();
+      }
+      return split_run(planned.value(), workspace, record, context);
     };
   }
 }

@@ -8,6 +8,7 @@
 #include "backends/cpu/parallel_for.hpp"
 #include "core/checked_math.hpp"
 #include "core/checks.hpp"
+#include "ops/cuda_implementation.hpp"
 
 namespace kvferry {
 namespace internal {
@@ -328,14 +329,30 @@ Result<Plan> plan(const GatherSelectionKvCacheArgs& args, const Context& context
     if (args.fetch_counts) body->fetch_counts = IndexView(*args.fetch_counts);
     body->policy = args.index_policy;
     body->planners = static_cast<int>(std::clamp<std::int64_t>(body->batches, 1, context.threads()));
-    if (!lay_out_workspace(*body)) {
+    body->pinned = {has_rope(args.selection_k_rope) && is_pinned(*args.selection_k_rope),
+                    is_pinned(args.selection_kv_cache),
+                    is_pinned(args.selection_kv_block_table),
+                    is_pinned(args.selection_kv_block_status),
+                    is_pinned(args.selection_topk_indices),
+                    has_rope(args.full_k_rope) && is_pinned(*args.full_k_rope),
+                    is_pinned(args.full_kv_cache),
+                    is_pinned(args.full_kv_block_table),
+                    is_pinned(args.full_kv_actual_seq),
+                    args.full_q_actual_seq && is_pinned(*args.full_q_actual_seq),
+                    is_pinned(args.selection_kv_actual_seq),
+                    args.status_row && is_pinned(*args.status_row),
+                    args.counters && is_pinned(*args.counters),
+                    args.fetch_counts && is_pinned(*args.fetch_counts)};
+    const bool cuda = context.state().queue != nullptr;
+    if (!(cuda ? lay_out_cuda_workspace(*body) : lay_out_workspace(*body))) {
       return Status(
           StatusCode::kInvalidArgument,
           fmt::format("gather_selection_kv_cache: selection_topk_indices: the schedule of {} rows of {} ids "
                       "does not fit 64 bits",
                       body->rows, body->k));
     }
-    if (Status status = pick(gather_selection_kv_cache_cpu(), context, *body); !status.ok()) return status;
+    const auto table = cuda ? gather_selection_kv_cache_cuda() : gather_selection_kv_cache_cpu();
+    if (Status status = pick(table, context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });
 }

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "core/checked_math.hpp"
 #include "core/impl.hpp"
 #include "core/index_view.hpp"
 #include "core/layout.hpp"
@@ -59,6 +60,36 @@ struct SelectionWorkspace {
   std::int64_t planner_bytes = 0;
 };
 
+// Adds up parts on 64-byte boundaries.
+class PartsLayout {
+ public:
+  explicit PartsLayout(std::int64_t begin) : end_(begin) {}
+  std::int64_t add(Checked count, std::int64_t bytes) {
+    const std::int64_t at = end_.value;
+    end_ = end_ + count * bytes + 63;
+    end_.value = end_.value / 64 * 64;
+    return at;
+  }
+  std::int64_t end() const { return end_.value; }
+  bool overflow() const { return end_.overflow; }
+
+ private:
+  Checked end_;
+};
+
+// The same of a CUDA device's; see backends/cuda/selection_schedule.hpp. Behind the plan's id.
+struct SelectionCudaWorkspace {
+  std::int64_t leaving = 0;      // BlockCopy[rows]
+  std::int64_t copies = 0;       // BlockCopy[rows][k]
+  std::int64_t counts = 0;       // int32[rows]
+  std::int64_t ends = 0;         // int64[rows + 1]
+  std::int64_t records = 0;      // Record[batches + 1], the last of status_row
+  std::int64_t states = 0;       // int32[rows]
+  std::int64_t state_table = 0;  // see SelectionStates
+  std::int64_t tables = 0;       // see SelectionPlanner
+  std::int64_t groups = 0;
+};
+
 // What run(), schedule() and copy() are to the implementations: one call with its phases.
 struct SelectionCall {
   GatherSelectionKvCacheBuffers buffers;
@@ -95,11 +126,20 @@ struct GatherSelectionKvCachePlan final : PlanBody {
   IndexPolicy policy = IndexPolicy::kDefault;
   int planners = 1;
   SelectionWorkspace parts;
+  SelectionCudaWorkspace cuda_parts;
+  // On a CUDA device: in pinned host memory.
+  struct Pinned {
+    bool selection_k_rope = false, selection_kv_cache = false, selection_table = false, status = false,
+         topk = false, full_k_rope = false, full_kv_cache = false, full_table = false, kv_len = false,
+         q_len = false, actual_seq = false, status_row = false, counters = false, fetch_counts = false;
+  } pinned;
 };
 
 // CPU implementations in order of preference, and what they need of the workspace.
 std::span<const GatherSelectionKvCachePlan::ImplType> gather_selection_kv_cache_cpu();
+std::span<const GatherSelectionKvCachePlan::ImplType> gather_selection_kv_cache_cuda();
 // False if the sizes do not fit 64 bits.
 bool lay_out_workspace(GatherSelectionKvCachePlan& plan);
+bool lay_out_cuda_workspace(GatherSelectionKvCachePlan& plan);
 
 }  // namespace kvferry::internal

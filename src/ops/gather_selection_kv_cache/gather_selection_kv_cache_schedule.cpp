@@ -11,7 +11,6 @@
 
 #include "backends/cpu/parallel_for.hpp"
 #include "backends/cpu/tuning.hpp"
-#include "core/checked_math.hpp"
 #include "core/error_record.hpp"
 
 namespace kvferry::internal {
@@ -74,30 +73,13 @@ struct Scratch {
   bool overflow = false;
 };
 
-// Adds up parts on 64-byte boundaries.
-class Layout {
- public:
-  explicit Layout(std::int64_t begin) : end_(begin) {}
-  std::int64_t add(Checked count, std::int64_t bytes) {
-    const std::int64_t at = end_.value;
-    end_ = end_ + count * bytes + 63;
-    end_.value = end_.value / 64 * 64;
-    return at;
-  }
-  std::int64_t end() const { return end_.value; }
-  bool overflow() const { return end_.overflow; }
-
- private:
-  Checked end_;
-};
-
 std::int64_t pages_of_row(const PlanT& plan) {
   return ceil_div(plan.k, plan.selection.per_page);
 }
 
 Scratch scratch_of(const PlanT& plan) {
   Scratch s;
-  Layout layout(0);
+  PartsLayout layout(0);
   s.table = fits_16_bits(plan.k) ? layout.add(IdTable<std::uint16_t>::entries_for(plan.k), 2)
                                  : layout.add(IdTable<std::uint32_t>::entries_for(plan.k), 4);
   s.ids = layout.add(plan.k + 1, 4);
@@ -582,7 +564,7 @@ Status make_schedule(const PlanT& plan, const Buffers& buffers, Schedule* schedu
 
 bool lay_out_workspace(GatherSelectionKvCachePlan& plan) {
   const Scratch scratch = scratch_of(plan);
-  Layout layout(64);
+  PartsLayout layout(64);
   const Checked copies = Checked(plan.rows) * plan.k;
   SelectionWorkspace& parts = plan.parts;
   parts.leaving = layout.add(plan.rows, sizeof(SelectionCopy));

@@ -213,12 +213,14 @@ std::unique_ptr<Instance> make_scatter(const Case& from) {
   } else if (absent == "empty") {
     args->value = contiguous(static_cast<void*>(nullptr), key_type, {0, h, dk});
     args->value_cache = contiguous(static_cast<void*>(nullptr), key_type, {0, bs, h, dk});
+    args->value->device = args->value_cache->device = args->key.device;
   }
   if (mode == Mode::kNct) {
     // The mode ignores the strides of key and value: give dense ones, as CANN's callers do.
     const auto dense = [&](TensorView view, std::int64_t length) {
       TensorView result = contiguous(view.data, view.dtype, {length, view.dim(1), view.dim(2)});
       result.storage_elements = view.storage_elements;
+      result.device = view.device;
       return result;
     };
     args->key = dense(args->key, key.shape[0]);

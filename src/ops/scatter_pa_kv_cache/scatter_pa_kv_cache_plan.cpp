@@ -6,6 +6,8 @@
 #include "backends/cpu/parallel_for.hpp"
 #include "core/checked_math.hpp"
 #include "core/checks.hpp"
+#include "ops/cuda_implementation.hpp"
+#include "ops/index_entries.hpp"
 
 namespace kvferry {
 namespace internal {
@@ -170,18 +172,23 @@ Result<Plan> plan(const ScatterPaKvCacheArgs& given, const Context& context) noe
     if (args.value) body->value = side(*args.value, *args.value_cache, body->value_slots);
     body->slot_mapping = IndexView(args.slot_mapping);
     body->policy = args.index_policy;
-    // report and reject sort (slot, token) pairs to find repeated slots.
+    body->pinned = {is_pinned(args.key), is_pinned(args.key_cache), is_pinned(args.slot_mapping),
+                    args.value && is_pinned(*args.value), args.value_cache && is_pinned(*args.value_cache)};
+    const bool cuda = context.state().queue != nullptr;
+    // report and reject look for repeated slots: they sort (slot, token) pairs, or hash them on a GPU.
     if (body->policy != IndexPolicy::kDefault && (body->key.active || body->value.active)) {
-      const Checked bytes = Checked(body->tokens) * 16 + kWorkspaceAlign;
+      const std::int64_t each = cuda ? cuda::FirstUse::kBytesPerEntry : std::int64_t{sizeof(IndexUse)};
+      const Checked bytes = Checked(body->tokens) * each + kWorkspaceAlign;
       if (bytes.overflow) {
-        return Status(
-            StatusCode::kInvalidArgument,
-            fmt::format("scatter_pa_kv_cache: slot_mapping: {} slots are too many to sort in 64 bits",
-                        body->tokens));
+        return Status(StatusCode::kInvalidArgument,
+                      fmt::format("scatter_pa_kv_cache: slot_mapping: {} slots are too many to look for "
+                                  "repeated ones: the workspace overflows 64 bits",
+                                  body->tokens));
       }
       body->workspace_bytes = bytes.value;
     }
-    if (Status status = pick(scatter_pa_kv_cache_cpu(), context, *body); !status.ok()) return status;
+    const auto table = cuda ? scatter_pa_kv_cache_cuda() : scatter_pa_kv_cache_cpu();
+    if (Status status = pick(table, context, *body); !status.ok()) return status;
     return Plan(std::move(body));
   });
 }

@@ -26,9 +26,14 @@ struct ScatterPaKvCachePlan final : PlanBody {
   std::int64_t block_size = 0;
   IndexView slot_mapping;
   IndexPolicy policy = IndexPolicy::kDefault;
+  // On a CUDA device: in pinned host memory.
+  struct Pinned {
+    bool key = false, key_cache = false, slot_mapping = false, value = false, value_cache = false;
+  } pinned;
 };
 
-// CPU implementations in order of preference.
+// Implementations in order of preference.
 std::span<const ScatterPaKvCachePlan::ImplType> scatter_pa_kv_cache_cpu();
+std::span<const ScatterPaKvCachePlan::ImplType> scatter_pa_kv_cache_cuda();
 
 }  // namespace kvferry::internal

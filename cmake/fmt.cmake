@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# {fmt}: the package of the system or, where there is none, a folder with its headers, fmt/format.h and so on.
+set(KVFERRY_FMT_INCLUDE "" CACHE PATH "Folder with the headers of {fmt}, in place of its package")
+if(KVFERRY_FMT_INCLUDE)
+  if(NOT EXISTS ${KVFERRY_FMT_INCLUDE}/fmt/format.h)
+    message(FATAL_ERROR "KVFERRY_FMT_INCLUDE: there is no ${KVFERRY_FMT_INCLUDE}/fmt/format.h")
+  endif()
+  add_library(kvferry_fmt INTERFACE)
+  target_include_directories(kvferry_fmt SYSTEM INTERFACE ${KVFERRY_FMT_INCLUDE})
+  target_compile_definitions(kvferry_fmt INTERFACE FMT_HEADER_ONLY=1)
+  add_library(fmt::fmt-header-only ALIAS kvferry_fmt)
+  add_library(fmt::fmt ALIAS kvferry_fmt)
+else()
+  find_package(fmt REQUIRED)
+endif()
