@@ -193,7 +193,10 @@ TensorPair Instance::add_pair(const Case& from, const char* joined_key, bool out
 }
 
 bool Instance::pinned(std::size_t storage) const {
-  return pinned_ == Pinned::kAll || (pinned_ == Pinned::kSome && mix(seed_ + storage) % 2 == 0);
+  // What has no tensor is known by addresses of the device.
+  const bool viewed = std::any_of(tensors.begin(), tensors.end(),
+                                  [&](const Tensor& tensor) { return tensor.storage == storage; });
+  return viewed && (pinned_ == Pinned::kAll || (pinned_ == Pinned::kSome && mix(seed_ + storage) % 2 == 0));
 }
 
 Array Instance::array(std::size_t i) const {

@@ -178,7 +178,11 @@ TEST_F(HostTables, GroupMemcpyTensorsOnBothSides) {
 
 // Pools of blocks in any of the layouts that the backend tells apart, and what the CPU makes of them.
 struct Pools {
-  std::vector<std::unique_ptr<Buffer<std::uint8_t>>> memory;
+  explicit Pools(EmulatedQueue& q) : queue(q) {}
+
+  EmulatedQueue& queue;
+  std::vector<harness::Memory> memory;
+  std::vector<std::shared_ptr<void>> lent;
   std::vector<Bytes> expected;
   std::vector<TensorView> src, dst, cpu_src, cpu_dst;
 
@@ -189,12 +193,18 @@ struct Pools {
   TensorView add(const Shape& s, DeviceType where, Random& random, std::vector<TensorView>& views) {
     const std::int64_t row = s.bytes / 2;
     const std::int64_t step = s.padding + (s.rows ? 2 * (row + 3) : s.bytes);
-    auto& made = memory.emplace_back(
-        std::make_unique<Buffer<std::uint8_t>>(to_size(std::max<std::int64_t>(s.blocks * step, 1)), 1));
-    for (std::size_t i = 0; i < made->size(); ++i) (*made)[i] = static_cast<std::uint8_t>(random.next());
+    harness::Memory& made =
+        memory.emplace_back(std::max<std::int64_t>(s.blocks * step, 1), harness::Placement::kGuarded, 1);
+    harness::fill_random(made.data(), made.size(), random.next());
+    if (where == DeviceType::kCudaHost) {
+      queue.pin(made.data(), to_size(made.size()), false);
+      lent.emplace_back(made.data(), [q = &queue](void* data) { q->unpin(static_cast<std::byte*>(data)); });
+    } else {
+      lent.push_back(std::make_shared<RegisteredRange>(made.data(), to_size(made.size())));
+    }
     const TensorView view = s.rows
-                                ? strided(made->data(), DType::kUInt8, {s.blocks, 2, row}, {step, row + 3, 1})
-                                : strided(made->data(), DType::kUInt8, {s.blocks, s.bytes}, {step, 1});
+                                ? strided(made.data(), DType::kUInt8, {s.blocks, 2, row}, {step, row + 3, 1})
+                                : strided(made.data(), DType::kUInt8, {s.blocks, s.bytes}, {step, 1});
     views.push_back(on(where, view));
     return view;
   }
@@ -203,8 +213,8 @@ struct Pools {
   }
   void add_destination(const Shape& s, DeviceType where, Random& random) {
     TensorView twin = add(s, where, random, dst);
-    const Buffer<std::uint8_t>& made = *memory.back();
-    twin.data = expected.emplace_back(made.data(), made.data() + made.size()).data();
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(memory.back().data());
+    twin.data = expected.emplace_back(bytes, bytes + memory.back().size()).data();
     cpu_dst.push_back(twin);
   }
   bool right() const {
@@ -226,7 +236,7 @@ TEST_F(HostTables, SwapBlocksRandom) {
     const std::int64_t nb = n + random.between(1, 6), nbd = n + random.between(0, 6);
     const DeviceType from = random.one_in(2) ? DeviceType::kCudaHost : DeviceType::kCuda;
     const DeviceType to = random.one_in(2) ? DeviceType::kCudaHost : DeviceType::kCuda;
-    Pools pools;
+    Pools pools(*queue_);
     const std::int64_t caches = random.one_in(10) && !large ? 100 : random.between(1, 3);
     Pools::Shape shape{nb, large ? (64 << 10) + random.between(-40, 40) : random.between(1, 90), 0, false};
     for (std::int64_t i = 0; i < caches; ++i) {
@@ -283,7 +293,7 @@ TEST_F(HostTables, CopyBlocksRandom) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(static_cast<std::uint64_t>(seed));
     const std::int64_t n = random.between(0, random.one_in(5) ? 300 : 20), nb = 2 * n + 3;
-    Pools pools;
+    Pools pools(*queue_);
     for (std::int64_t i = random.between(1, 3); i > 0; --i)
       pools.add_destination({nb, 2 * random.between(1, 60), random.between(0, 5), random.one_in(2)},
                             random.one_in(4) ? DeviceType::kCudaHost : DeviceType::kCuda, random);
@@ -316,7 +326,7 @@ TEST_F(HostTables, SwapBlocksChoice) {
   };
   const auto swap = [&](std::int64_t bytes, std::int64_t padding, const Numbers& pairs, DeviceType src,
                         DeviceType mapping_on, std::string& text) {
-    Pools pools;
+    Pools pools(*queue_);
     Buffer<std::int64_t> mapping(pairs);
     for (std::int64_t i = 0; i < 2; ++i) {
       pools.add_source({40, bytes, padding, false}, src, random);

@@ -59,8 +59,12 @@ Result<void*> EmulatedQueue::device_address(Operator op, const char* name, const
 Status EmulatedQueue::copy_batch(Operator /*op*/, std::span<const internal::cuda::CopyRun> runs) {
   ++batches_;
   runs_ += runs.size();
-  work_.push_back([held = std::vector(runs.begin(), runs.end())] {
-    const std::vector<Region> regions = registered_regions();
+  work_.push_back([this, held = std::vector(runs.begin(), runs.end())] {
+    std::vector<Region> regions = registered_regions();
+    for (const auto& [data, pinned] : pinned_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(data);
+      regions.push_back({begin, begin + pinned.bytes, pinned.contested});
+    }
     const auto lies_inside = [&](const void* data, std::int64_t bytes) {
       const auto begin = reinterpret_cast<std::uintptr_t>(data);
       return std::any_of(regions.begin(), regions.end(), [&](const Region& region) {

@@ -40,7 +40,7 @@ class EmulatedQueue final : public internal::cuda::Queue {
 
   Result<void*> workspace(std::int64_t bytes) override;
   Result<void*> device_address(Operator op, const char* name, const void* host) override;
-  // As late as everything else; both sides must be memory that was registered.
+  // As late as everything else; both sides must be memory that was registered or pinned.
   Status copy_batch(Operator op, std::span<const internal::cuda::CopyRun> runs) override;
 
  protected:
