@@ -121,12 +121,12 @@ TEST_F(CudaQueue, SaysWhyThereIsNone) {
 }
 
 TEST_F(CudaQueue, SaysWhyADeviceCannotBeUsed) {
-  for (const char* call : {"cudaInitDevice", "cudaDeviceGetAttribute", "cuCtxPushCurrent"}) {
+  for (const char* call : {"cudaInitDevice", "cudaDeviceGetAttribute", "push"}) {
     machine().fails = {{call, cudaErrorDevicesUnavailable}};
     expect_refused(options(), StatusCode::kUnavailable, "cuda:1: error 46");
   }
   for (const char* call : {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease",
-                           "cuCtxGetCurrent", "cuCtxPopCurrent"}) {
+                           "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}) {
     machine().fails = {{call, cudaErrorUnknown}};
     expect_refused(options(), StatusCode::kUnavailable, "cuda:1: error 500");  // the symbol is not there
   }
@@ -195,7 +195,7 @@ TEST_F(CudaQueue, LaunchesOnItsDeviceAndStream) {
   const Status status = gather_pa_kv_cache(example.args, context);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "gather_pa_kv_cache: PagedGather: on cuda:1: error 700");
-  machine().fails = {{"cuCtxPushCurrent", cudaErrorContextIsDestroyed}};
+  machine().fails = {{"push", cudaErrorContextIsDestroyed}};
   EXPECT_EQ(gather_pa_kv_cache(example.args, context).message(),
             "gather_pa_kv_cache: PagedGather: on cuda:1: error 709");
   machine().fails.clear();
@@ -211,7 +211,10 @@ TEST_F(CudaQueue, PlansAndContextsAreOfOneDevice) {
   EXPECT_EQ(status.message(), "gather_pa_kv_cache: context: its device is cpu:0, expected the plan's cuda:1");
   GatherExample on_cpu;
   const Plan cpu_plan = plan(on_cpu.args, Context()).value();
-  status = run(cpu_plan, buffers(on_cpu.args), context);
+  std::vector<std::byte> scratch(static_cast<std::size_t>(cpu_plan.workspace_bytes()));
+  GatherPaKvCacheBuffers pointers = buffers(on_cpu.args);
+  pointers.workspace = {scratch.data(), cpu_plan.workspace_bytes()};
+  status = run(cpu_plan, pointers, context);
   EXPECT_EQ(status.message(), "gather_pa_kv_cache: context: its device is cuda:1, expected the plan's cpu:0");
   EXPECT_TRUE(on_cpu.untouched());
   EXPECT_EQ(machine().take(), Calls());

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backends/cuda/kernels.hpp"
-#include "backends/cuda/launch.hpp"
+#include "backends/cuda/launcher.cuh"
 
 namespace kvferry::fake {
 
@@ -58,7 +58,7 @@ CUresult get_current(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 CUresult push_current(CUcontext context) {
-  if (const cudaError_t error = enter("cuCtxPushCurrent")) {
+  if (const cudaError_t error = enter("push")) {
     machine().last_error = cudaSuccess;  // the driver keeps none
     return static_cast<CUresult>(error);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA backend on a stream of a GPU. Compiled by the C++ compiler: kernels come through launch.hpp. The
+// The CUDA backend on a stream of a GPU. Compiled by the C++ compiler: kernels come through launcher.cuh. The
 // runtime is linked statically and opens libcuda.so.1 itself, so that the library loads where there is none.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/launch.hpp"
+#include "backends/cuda/launcher.cuh"
 #include "backends/cuda/queue.hpp"
 #include "core/device_queue.hpp"
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backends/cuda/device_context.cuh"
-#include "backends/cuda/launch.hpp"
+#include "backends/cuda/launcher.cuh"
 
 namespace kvferry::internal::cuda {
 
