@@ -179,7 +179,7 @@ Calls that run at the same time through one context do not share its helper thre
           "Where work is enqueued, as it was given.")
       .def_prop_ro(
           "device", [](const PyContext& self) { return to_string(self.context.options().device); },
-          "\"cpu:0\", \"cuda:1\".");
+          "Where work is done, such as \"cuda:1\".");
 }
 
 }  // namespace kvferry::python
