@@ -52,8 +52,12 @@ class Context:
         """How many threads may work, the caller's included."""
 
     @property
-    def stream(self) -> Stream | kvferry._types.CudaStream | int | None:
-        """Where work is enqueued, as it was given."""
+    def stream(self) -> Stream | None:
+        """Where work is enqueued on the CPU."""
+
+    @property
+    def cuda_stream(self) -> int | None:
+        """Address of the stream that work is enqueued on; None on the CPU."""
 
     @property
     def device(self) -> str:
