@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -174,12 +175,19 @@ Calls that run at the same time through one context do not share its helper thre
           "threads", [](const PyContext& self) { return self.context.threads(); },
           "How many threads may work, the caller's included.")
       .def_prop_ro(
-          "stream", [](const PyContext& self) { return self.stream_given; },
-          nb::sig("def stream(self) -> Stream | kvferry._types.CudaStream | int | None"),
-          "Where work is enqueued, as it was given.")
+          "stream", [](const PyContext& self) { return self.stream; },
+          nb::sig("def stream(self) -> Stream | None"), "Where work is enqueued on the CPU.")
+      .def_prop_ro(
+          "cuda_stream",
+          [](const PyContext& self) -> nb::object {
+            if (!self.on_cuda()) return nb::none();
+            return nb::int_(reinterpret_cast<std::uintptr_t>(self.context.options().cuda_stream));
+          },
+          nb::sig("def cuda_stream(self) -> int | None"),
+          "Address of the stream that work is enqueued on; None on the CPU.")
       .def_prop_ro(
           "device", [](const PyContext& self) { return to_string(self.context.options().device); },
-          "\"cpu:0\", \"cuda:1\".");
+          "Where work is done, such as \"cuda:1\".");
 }
 
 }  // namespace kvferry::python

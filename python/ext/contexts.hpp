@@ -59,7 +59,7 @@ class PyStream {
 struct PyContext {
   kvferry::Context context;
   PyStream* stream = nullptr;  // of the CPU
-  nb::object stream_given;     // as the caller gave it
+  nb::object stream_owner;
   // Of a CUDA device. Held, without the GIL, from asking for the context's workspace to the last launch.
   mutable std::mutex workspace_mutex{};
 

@@ -69,7 +69,7 @@ On a CUDA device the record is a tensor of zeros there, uint8 [40] or int64 [5];
 
 void define_backends(nb::module_& module) {
   nb::class_<BackendInfo>(module, "BackendInfo", "What this build can run on, or why it cannot.")
-      .def_ro("name", &BackendInfo::name, "\"cpu\", \"cuda\".")
+      .def_ro("name", &BackendInfo::name, "Such as \"cuda\".")
       .def_ro("available", &BackendInfo::available)
       .def_ro("detail", &BackendInfo::detail,
               "What it has (\"cuda:0 NVIDIA H200 (sm_90, 132 SMs)\"), or why it is not there. For people.")

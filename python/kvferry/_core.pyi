@@ -1,7 +1,7 @@
 """The operators of KVFerry, in place, on tensors of any framework."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import kvferry._types
 
@@ -34,15 +34,18 @@ class Context:
     threads: how many may work, the caller's included; 0: KVFERRY_NUM_THREADS, else as many as cpus, else as there
         are processors.
     cpus: processors that the helper threads may run on; empty: those of the calling thread.
-    stream: work is enqueued there instead of done in the call.
+    stream: on the CPU a Stream: work is enqueued there instead of done in the call. On a CUDA device the stream that
+        work is enqueued on: the address of a cudaStream_t, or an object with __cuda_stream__, cuda_stream (torch) or
+        ptr (CuPy); None is CUDA's default stream.
     implementation: "avx512", "avx2", "neon", "generic": the one that must be used; empty: the best that can run.
     streaming: the result is read next by another device, not by this CPU.
-    device: "cpu", "cuda" or "cuda:<index>".
+    device: "cpu", "cuda" or "cuda:<index>". On a CUDA device calls return when their work is enqueued: tensors must
+        stay until it is done.
 
     Calls that run at the same time through one context do not share its helper threads.
     """
 
-    def __init__(self, *, threads: int = 0, cpus: Sequence[int] = (), stream: Stream | None = None, implementation: str = "", streaming: bool = False, device: str = "cpu") -> None: ...
+    def __init__(self, *, threads: int = 0, cpus: Sequence[int] = (), stream: Stream | kvferry._types.CudaStream | int | None = None, implementation: str = "", streaming: bool = False, device: str = "cpu") -> None: ...
 
     @property
     def threads(self) -> int:
@@ -50,7 +53,15 @@ class Context:
 
     @property
     def stream(self) -> Stream | None:
-        """Where work is enqueued."""
+        """Where work is enqueued on the CPU."""
+
+    @property
+    def cuda_stream(self) -> int | None:
+        """Address of the stream that work is enqueued on; None on the CPU."""
+
+    @property
+    def device(self) -> str:
+        """Where work is done, such as "cuda:1"."""
 
 class ErrorRecord:
     """
@@ -58,9 +69,17 @@ class ErrorRecord:
 
     Calls accumulate into it: bad adds up, the other members describe the entry with the lowest (batch, column) so
     far. Each operator says what they are. Not to be shared by calls that run at the same time.
+
+    On a CUDA device the record is a tensor of zeros there, uint8 [40] or int64 [5]; from_bytes() reads a copy of it.
     """
 
     def __init__(self) -> None: ...
+
+    @staticmethod
+    def from_bytes(bytes: Any) -> ErrorRecord:
+        """
+        The record in 40 bytes of the host: bytes, or a NumPy array such as tensor.cpu().numpy().
+        """
 
     @property
     def bad(self) -> int:
@@ -102,6 +121,31 @@ BAD_SOURCE: int = ...
 
 BAD_DESTINATION: int = ...
 
+class BackendInfo:
+    """What this build can run on, or why it cannot."""
+
+    @property
+    def name(self) -> str:
+        """Such as "cuda"."""
+
+    @property
+    def available(self) -> bool: ...
+
+    @property
+    def detail(self) -> str:
+        """
+        What it has ("cuda:0 NVIDIA H200 (sm_90, 132 SMs)"), or why it is not there. For people.
+        """
+
+    def __repr__(self) -> str: ...
+
+def backends() -> list[BackendInfo]:
+    """
+    Every backend that KVFerry knows, "cpu" first.
+
+    It initialises the CUDA driver: a child that is forked afterwards cannot use CUDA.
+    """
+
 class GatherPaKvCachePlan:
     """
     A checked call of gather_pa_kv_cache, without tensors. Made by plan_gather_pa_kv_cache.
@@ -126,12 +170,12 @@ class GatherPaKvCachePlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, key: kvferry._types.Tensor, value: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, key: kvferry._types.Tensor, value: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-def gather_pa_kv_cache(key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, key: kvferry._types.Tensor, value: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, cache_mode: Literal["Norm", "PA_NZ"] = "Norm", is_seq_lens_cumsum: bool = False, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def gather_pa_kv_cache(key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, key: kvferry._types.Tensor, value: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, cache_mode: Literal["Norm", "PA_NZ"] = "Norm", is_seq_lens_cumsum: bool = False, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     The tokens of paged K and V caches to contiguous key and value, in place.
 
@@ -183,12 +227,12 @@ class ScatterPaKvCachePlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, key: kvferry._types.Tensor, value: kvferry._types.Tensor | None, key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor | None, slot_mapping: kvferry._types.Tensor, *, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, key: kvferry._types.Tensor, value: kvferry._types.Tensor | None, key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor | None, slot_mapping: kvferry._types.Tensor, *, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-def scatter_pa_kv_cache(key: kvferry._types.Tensor, value: kvferry._types.Tensor | None, key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor | None, slot_mapping: kvferry._types.Tensor, *, cache_mode: Literal["Norm", "PA_NZ"] = "Norm", scatter_mode: Literal["None", "Nhsd", "Nct"] = "None", nct_strides: Sequence[int] = (0, 0), nct_offsets: Sequence[int] = (0, 0), index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def scatter_pa_kv_cache(key: kvferry._types.Tensor, value: kvferry._types.Tensor | None, key_cache: kvferry._types.Tensor, value_cache: kvferry._types.Tensor | None, slot_mapping: kvferry._types.Tensor, *, cache_mode: Literal["Norm", "PA_NZ"] = "Norm", scatter_mode: Literal["None", "Nhsd", "Nct"] = "None", nct_strides: Sequence[int] = (0, 0), nct_offsets: Sequence[int] = (0, 0), index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     New K and V tokens into the slots of paged caches, in place.
 
@@ -240,12 +284,12 @@ class GatherSelectionKvCachePlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, selection_k_rope: kvferry._types.Tensor | None, selection_kv_cache: kvferry._types.Tensor, selection_kv_block_table: kvferry._types.Tensor, selection_kv_block_status: kvferry._types.Tensor, selection_topk_indices: kvferry._types.Tensor, full_k_rope: kvferry._types.Tensor | None, full_kv_cache: kvferry._types.Tensor, full_kv_block_table: kvferry._types.Tensor, full_kv_actual_seq: kvferry._types.Tensor, full_q_actual_seq: kvferry._types.Tensor | None, selection_kv_actual_seq: kvferry._types.Tensor, *, status_row: kvferry._types.Tensor | None = None, counters: kvferry._types.Tensor | None = None, fetch_counts: kvferry._types.Tensor | None = None, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, selection_k_rope: kvferry._types.Tensor | None, selection_kv_cache: kvferry._types.Tensor, selection_kv_block_table: kvferry._types.Tensor, selection_kv_block_status: kvferry._types.Tensor, selection_topk_indices: kvferry._types.Tensor, full_k_rope: kvferry._types.Tensor | None, full_kv_cache: kvferry._types.Tensor, full_kv_block_table: kvferry._types.Tensor, full_kv_actual_seq: kvferry._types.Tensor, full_q_actual_seq: kvferry._types.Tensor | None, selection_kv_actual_seq: kvferry._types.Tensor, *, status_row: kvferry._types.Tensor | None = None, counters: kvferry._types.Tensor | None = None, fetch_counts: kvferry._types.Tensor | None = None, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-    def schedule(self, selection_kv_block_table: kvferry._types.Tensor, selection_kv_block_status: kvferry._types.Tensor, selection_topk_indices: kvferry._types.Tensor, full_kv_block_table: kvferry._types.Tensor, full_kv_actual_seq: kvferry._types.Tensor, full_q_actual_seq: kvferry._types.Tensor | None, selection_kv_actual_seq: kvferry._types.Tensor, *, status_row: kvferry._types.Tensor | None = None, counters: kvferry._types.Tensor | None = None, fetch_counts: kvferry._types.Tensor | None = None, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def schedule(self, selection_kv_block_table: kvferry._types.Tensor, selection_kv_block_status: kvferry._types.Tensor, selection_topk_indices: kvferry._types.Tensor, full_kv_block_table: kvferry._types.Tensor, full_kv_actual_seq: kvferry._types.Tensor, full_q_actual_seq: kvferry._types.Tensor | None, selection_kv_actual_seq: kvferry._types.Tensor, *, status_row: kvferry._types.Tensor | None = None, counters: kvferry._types.Tensor | None = None, fetch_counts: kvferry._types.Tensor | None = None, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         The first half of run(): decides, and writes status, lengths and counters.
 
@@ -259,7 +303,7 @@ class GatherSelectionKvCachePlan:
         Any number of times, for layers that share tables and top-k.
         """
 
-def gather_selection_kv_cache(selection_k_rope: kvferry._types.Tensor | None, selection_kv_cache: kvferry._types.Tensor, selection_kv_block_table: kvferry._types.Tensor, selection_kv_block_status: kvferry._types.Tensor, selection_topk_indices: kvferry._types.Tensor, full_k_rope: kvferry._types.Tensor | None, full_kv_cache: kvferry._types.Tensor, full_kv_block_table: kvferry._types.Tensor, full_kv_actual_seq: kvferry._types.Tensor, full_q_actual_seq: kvferry._types.Tensor | None, selection_kv_actual_seq: kvferry._types.Tensor, *, selection_topk_block_size: int = 64, q_len_mode: Literal["counts", "prefix_sum", "all_rows"] = "counts", status_row: kvferry._types.Tensor | None = None, counters: kvferry._types.Tensor | None = None, fetch_counts: kvferry._types.Tensor | None = None, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def gather_selection_kv_cache(selection_k_rope: kvferry._types.Tensor | None, selection_kv_cache: kvferry._types.Tensor, selection_kv_block_table: kvferry._types.Tensor, selection_kv_block_status: kvferry._types.Tensor, selection_topk_indices: kvferry._types.Tensor, full_k_rope: kvferry._types.Tensor | None, full_kv_cache: kvferry._types.Tensor, full_kv_block_table: kvferry._types.Tensor, full_kv_actual_seq: kvferry._types.Tensor, full_q_actual_seq: kvferry._types.Tensor | None, selection_kv_actual_seq: kvferry._types.Tensor, *, selection_topk_block_size: int = 64, q_len_mode: Literal["counts", "prefix_sum", "all_rows"] = "counts", status_row: kvferry._types.Tensor | None = None, counters: kvferry._types.Tensor | None = None, fetch_counts: kvferry._types.Tensor | None = None, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     The top-k blocks of a long paged cache into a small selection cache, in place, re-using what is there.
 
@@ -373,12 +417,12 @@ class CopyBlocksPlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, caches: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, caches: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-def copy_blocks(caches: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def copy_blocks(caches: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     Blocks of paged caches onto other blocks of the same caches, in place.
 
@@ -424,12 +468,12 @@ class SwapBlocksPlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, src: Sequence[kvferry._types.Tensor], dst: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, src: Sequence[kvferry._types.Tensor], dst: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-def swap_blocks(src: Sequence[kvferry._types.Tensor], dst: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def swap_blocks(src: Sequence[kvferry._types.Tensor], dst: Sequence[kvferry._types.Tensor], mapping: kvferry._types.Tensor, *, count: kvferry._types.Tensor | None = None, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     Blocks from one pool of caches to another, in place. Nothing is exchanged.
 
@@ -476,12 +520,12 @@ class TransferLayersPlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, key_caches: Sequence[kvferry._types.Tensor], value_caches: Sequence[kvferry._types.Tensor] | None, chunk: kvferry._types.Tensor, block_ids: kvferry._types.Tensor, *, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, key_caches: Sequence[kvferry._types.Tensor], value_caches: Sequence[kvferry._types.Tensor] | None, chunk: kvferry._types.Tensor, block_ids: kvferry._types.Tensor, *, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-def transfer_layers(key_caches: Sequence[kvferry._types.Tensor], value_caches: Sequence[kvferry._types.Tensor] | None, chunk: kvferry._types.Tensor, block_ids: kvferry._types.Tensor, *, chunk_layout: Literal["layer_first", "page_first"] = "layer_first", direction: Literal["pools_to_chunk", "chunk_to_pools"] = "pools_to_chunk", index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def transfer_layers(key_caches: Sequence[kvferry._types.Tensor], value_caches: Sequence[kvferry._types.Tensor] | None, chunk: kvferry._types.Tensor, block_ids: kvferry._types.Tensor, *, chunk_layout: Literal["layer_first", "page_first"] = "layer_first", direction: Literal["pools_to_chunk", "chunk_to_pools"] = "pools_to_chunk", index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     Blocks of many layers between per-layer pools and one chunk, in place.
 
@@ -533,12 +577,12 @@ class GatherDequantPlan:
         Text for people: implementation, rows, split, workspace. Not for parsing.
         """
 
-    def run(self, cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, out: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+    def run(self, cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, out: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
         """
         Does the call. The tensors must have the planned dtypes, shapes and strides, the memory may differ.
         """
 
-def gather_dequant(cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, out: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, is_seq_lens_cumsum: bool = False, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | None = None, context: Context | None = None) -> None:
+def gather_dequant(cache: kvferry._types.Tensor, block_tables: kvferry._types.Tensor, seq_lens: kvferry._types.Tensor, out: kvferry._types.Tensor, *, seq_offset: kvferry._types.Tensor | None = None, is_seq_lens_cumsum: bool = False, index_policy: Literal["default", "report", "reject"] = "default", error_record: ErrorRecord | kvferry._types.Tensor | None = None, context: Context | None = None) -> None:
     """
     Quantised tokens of a paged cache to contiguous bfloat16, in place.
 

@@ -229,7 +229,9 @@ def test_context() -> None:
         kvferry.Context(device="gpu")
     with pytest.raises(RuntimeError, match="cuda"):
         kvferry.gather_pa_kv_cache(**Case().named, context=kvferry.Context(device="cuda:9999"))
-    assert (context.device, kvferry.Context(device="cuda:1").device) == ("cpu:0", "cuda:1")
+    assert (context.device, context.cuda_stream, context.stream) == ("cpu:0", None, None)
+    context = kvferry.Context(device="cuda:1", stream=2)
+    assert (context.device, context.cuda_stream, context.stream) == ("cuda:1", 2, None)
 
 
 def test_backends() -> None:
