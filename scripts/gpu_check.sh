@@ -95,7 +95,7 @@ configure=(cmake -S . -B "$build" -G "${generator[@]}" --log-level=WARNING -DCMA
   -DKVFERRY_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90-real -DKVFERRY_BUILD_GPU_CHECK=ON -DKVFERRY_BUILD_TOOLS=OFF
   -DKVFERRY_BUILD_TESTS=OFF -DKVFERRY_BUILD_ACL=OFF -DKVFERRY_BUILD_PYTHON=OFF -DKVFERRY_INSTALL=OFF
   "-DKVFERRY_FMT_INCLUDE=${FMT_INCLUDE:+$(realpath "$FMT_INCLUDE")}")
-step configure 60 "${configure[@]}"
+step configure 90 "${configure[@]}"
 cp "$out/configure.log" "$out/build.log"
 if [ $rc -ne 0 ]; then
   what="cannot be configured: see build.log"
