@@ -146,7 +146,7 @@ class CudaBackend final : public Backend {
   Result<std::int32_t> device_count() override {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error == cudaErrorNoDevice) {
+    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {  // or no driver at all
       static_cast<void>(cudaGetLastError());
       return 0;
     }

@@ -46,7 +46,8 @@ int check_device(const char* function, std::int32_t id) {
   if (id >= 0 && id < count.value()) return ACL_SUCCESS;
   return fail(ACL_ERROR_RT_INVALID_DEVICEID,
               count.value() == 0
-                  ? fmt::format("{}: device {}, and this machine has none", function, id)
+                  ? fmt::format("{}: device {}, and this machine has none: {}", function, id,
+                                backend().use_device(0).message())
                   : fmt::format("{}: device {}, expected 0 to {}", function, id, count.value() - 1));
 }
 
