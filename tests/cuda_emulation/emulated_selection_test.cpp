@@ -200,6 +200,10 @@ class Steps {
       }
     }
     if (random_.one_in(4)) w_.ints(kStatus)[random_.between(0, s_.status_rows() - 1) * (s_.k + 1) + s_.k] = 0;
+    if (random_.one_in(2)) {  // an id in two slots
+      std::int32_t* const row = w_.ints(kStatus) + random_.between(0, s_.status_rows() - 1) * (s_.k + 1);
+      row[random_.between(0, s_.k - 1)] = row[random_.between(0, s_.k - 1)];
+    }
     spoil(kTable, (s_.status_rows() + 1) * s_.selection_columns());
     spoil(kFullTable, s_.batches * s_.full_columns());
   }
