@@ -101,7 +101,8 @@ class World {
     number(kFullTable, s_.full_pages(), random);
     number(kStatusRow, s_.status_rows(), random);
     for (std::size_t i = 0; i < kNames; ++i)
-      device_[i] = std::make_unique<Buffer<std::byte>>(host_[i].size(), 4 * random.between(0, 3));
+      device_[i] = harness::Memory(static_cast<std::int64_t>(host_[i].size()), harness::Placement::kGuarded,
+                                   4 * random.between(0, 3));
   }
 
   const Sizes& sizes() const { return s_; }
@@ -110,9 +111,9 @@ class World {
   // Pairs of arguments: of the CPU, and of the device; the full caches in pinned memory if asked.
   GatherSelectionKvCacheArgs args(bool device, bool pinned, QLenMode mode, IndexPolicy policy) {
     const auto view = [&](Name name, DType dtype, std::initializer_list<std::int64_t> shape) {
-      std::byte* const data = device ? device_[name]->data() : host_[name].data();
+      std::byte* const data = device ? device_[name].data() : host_[name].data();
       TensorView made = contiguous(data, dtype, shape);
-      const bool host = pinned && (name == kFullKv || name == kFullRope);
+      const bool host = pinned && is_full(name);
       if (device) made.device = {host ? DeviceType::kCudaHost : DeviceType::kCuda, 0};
       return made;
     };
@@ -141,14 +142,25 @@ class World {
     return a;
   }
 
+  // The memory of those arguments is the device's until the result dies.
+  std::vector<std::shared_ptr<void>> lend(const std::shared_ptr<EmulatedQueue>& queue, bool pinned) const {
+    std::vector<std::shared_ptr<void>> lent;
+    for (std::size_t i = 0; i < kNames; ++i) {
+      if (!host_[i].empty())
+        lent.push_back(
+            emulation::lend(queue, device_[i].data(), host_[i].size(), {.pinned = pinned && is_full(i)}));
+    }
+    return lent;
+  }
+
   void to_device() {
-    for (std::size_t i = 0; i < kNames; ++i) std::copy(host_[i].begin(), host_[i].end(), device_[i]->data());
+    for (std::size_t i = 0; i < kNames; ++i) std::copy(host_[i].begin(), host_[i].end(), device_[i].data());
   }
   // The first difference, empty for none.
   std::string difference() const {
     for (std::size_t i = 0; i < kNames; ++i) {
-      if (!device_[i]->intact()) return std::string(kTexts[i]) + ": a write outside";
-      const auto at = std::mismatch(host_[i].begin(), host_[i].end(), device_[i]->data());
+      if (device_[i].damage()) return std::string(kTexts[i]) + ": a write outside";
+      const auto at = std::mismatch(host_[i].begin(), host_[i].end(), device_[i].data());
       if (at.first != host_[i].end())
         return std::string(kTexts[i]) + ": byte " + std::to_string(at.first - host_[i].begin());
     }
@@ -156,6 +168,7 @@ class World {
   }
 
  private:
+  static bool is_full(std::size_t name) { return name == kFullKv || name == kFullRope; }
   // Distinct numbers below `range`.
   void number(Name name, std::int64_t range, Random& random) {
     Ints numbers(to_size(range));
@@ -166,7 +179,7 @@ class World {
 
   Sizes s_;
   std::array<std::vector<std::byte>, kNames> host_;
-  std::array<std::unique_ptr<Buffer<std::byte>>, kNames> device_;
+  std::array<harness::Memory, kNames> device_;
 };
 
 // Inputs of the next step: sequences that grow and fall back, lists that mostly stay, entries that are bad.
@@ -276,7 +289,9 @@ void check_chain(const Sizes& sizes, std::uint64_t seed, int steps, Totals& tota
     Status status = gather_selection_kv_cache(on_cpu, cpu, &expected);
     ASSERT_TRUE(status.ok()) << status.message();
 
-    const auto on_device = world.args(true, random.one_in(2), mode, policy);
+    const bool pinned = random.one_in(2);
+    const auto lent = world.lend(queue, pinned);
+    const auto on_device = world.args(true, pinned, mode, policy);
     const Result<Plan> planned = plan(on_device, device);
     ASSERT_TRUE(planned.ok()) << planned.status().message();
     Buffer<std::byte> workspace(to_size(planned->workspace_bytes()), random.between(0, 64));
@@ -383,6 +398,7 @@ TEST(EmulatedSelection, CopyOfAnotherScheduleDoesNothing) {
   std::iota(world.ints(kTopK), world.ints(kTopK) + 8, 0);
   world.to_device();
   const auto queue = std::make_shared<EmulatedQueue>(1);
+  const auto lent = world.lend(queue, false);
   const kvferry::Context device = make_context(queue);
   const auto args = world.args(true, false, QLenMode::kCounts, IndexPolicy::kDefault);
   const Plan first = plan(args, device).value(), second = plan(args, device).value();

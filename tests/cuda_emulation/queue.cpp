@@ -103,11 +103,11 @@ std::string EmulatedDevice::why_not(const harness::Instance& instance) const {
   return {};
 }
 
-std::shared_ptr<void> EmulatedDevice::lend(std::byte* data, std::int64_t bytes, Use use) {
-  const auto size = static_cast<std::size_t>(bytes);
-  if (!use.pinned) return std::make_shared<RegisteredRange>(data, size, use.contested);
-  queue_->pin(data, size, use.contested);
-  return {data, [queue = queue_](void* pinned) { queue->unpin(static_cast<std::byte*>(pinned)); }};
+std::shared_ptr<void> lend(const std::shared_ptr<EmulatedQueue>& queue, std::byte* data, std::size_t bytes,
+                           harness::CaseDevice::Use use) {
+  if (!use.pinned) return std::make_shared<RegisteredRange>(data, bytes, use.contested);
+  queue->pin(data, bytes, use.contested);
+  return {data, [queue](void* pinned) { queue->unpin(static_cast<std::byte*>(pinned)); }};
 }
 
 kvferry::Context make_context(const std::shared_ptr<EmulatedQueue>& queue, ContextOptions options) {

@@ -62,6 +62,10 @@ class EmulatedQueue final : public internal::cuda::Queue {
 // A context whose device is the emulation.
 kvferry::Context make_context(const std::shared_ptr<EmulatedQueue>& queue, ContextOptions options = {});
 
+// Memory of the host is the device's, or pinned, until the result dies.
+std::shared_ptr<void> lend(const std::shared_ptr<EmulatedQueue>& queue, std::byte* data, std::size_t bytes,
+                           harness::CaseDevice::Use use);
+
 // Cases of the harness in the emulation.
 class EmulatedDevice final : public harness::CaseDevice {
  public:
@@ -71,7 +75,9 @@ class EmulatedDevice final : public harness::CaseDevice {
     return emulation::make_context(queue_, options);
   }
   std::string why_not(const harness::Instance& instance) const override;
-  std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, Use use) override;
+  std::shared_ptr<void> lend(std::byte* data, std::int64_t bytes, Use use) override {
+    return emulation::lend(queue_, data, static_cast<std::size_t>(bytes), use);
+  }
   std::string finish() override { return queue_->finish(); }
   std::uint64_t launches() const { return queue_->launches(); }
 
