@@ -242,6 +242,7 @@ std::optional<Failure> run_variant(const OperatorInfo& info, Instance& instance,
   Status status;
   if (variant.via == "call") {
     status = instance.call(&record, context);
+    if (status.ok()) implementation = variant.implementation;
     if (status.ok() && context.options().stream != nullptr) status = stream.wait();
   } else {
     const Result<Plan> plan = instance.plan(context);
@@ -463,7 +464,8 @@ Report Runner::run(const OperatorInfo& info, const Case& given) {
     for (const Variant& variant : variants) {
       if (!skipped.empty() && variant.implementation == skipped) continue;
       instance->reset();
-      std::string implementation = variant.implementation;
+      // Of the plan that ran. A refusal says nothing of the one that was forced: it may not run here at all.
+      std::string implementation = device_ != nullptr ? variant.implementation : "";
       std::string skip;
       const std::string repeat = repeat_command(what, variant);
       std::optional<Failure> failure;
@@ -482,7 +484,7 @@ Report Runner::run(const OperatorInfo& info, const Case& given) {
         continue;
       }
       if (failure) {
-        failure->implementation = implementation;
+        failure->implementation = implementation.empty() ? variant.implementation : implementation;
         failure->threads = variant.threads;
         failure->via = variant.via;
         failure->repeat = repeat;

@@ -245,7 +245,7 @@ TEST(CapiArgs, EveryPointerArrives) {
 // A struct without padding can grow without giving old bytes a new meaning.
 template <class Struct, std::size_t kMembers>
 constexpr bool kHasNoPadding = sizeof(Struct) == 8 * kMembers;
-static_assert(kHasNoPadding<kvferry_context_options, 8>);
+static_assert(kHasNoPadding<kvferry_context_options, 9>);
 static_assert(kHasNoPadding<kvferry_gather_pa_kv_cache_args, 11>);
 static_assert(kHasNoPadding<kvferry_scatter_pa_kv_cache_args, 15>);
 static_assert(kHasNoPadding<kvferry_group_memcpy_args, 8>);

@@ -323,7 +323,7 @@ TEST_F(CudaQueue, WorkspaceOfThePerThreadStreamIsOneThreads) {
 
 TEST_F(CudaQueue, AsksWhatAHostPointerIs) {
   const auto queue = opened();
-  char memory[5] = {};
+  char memory[200] = {};
   auto& pointers = machine().pointers;
   pointers[memory] = {cudaMemoryTypeHost, 0, memory + 100, memory};
   pointers[memory + 1] = {cudaMemoryTypeManaged, 0, memory + 1, memory + 1};
