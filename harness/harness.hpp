@@ -98,7 +98,7 @@ class Runner {
   explicit Runner(CaseDevice& device) : device_(&device), default_threads_{1} {}
 
   // A case that cannot be made is a failure too.
-  Report run(const OperatorInfo& info, const Case& what);
+  Report run(const OperatorInfo& info, const Case& given);
 
   // Over the life of the runner.
   std::int64_t cases() const { return cases_; }

@@ -34,7 +34,7 @@ class Arena {
 // For what is made from now on; null: none. It must outlive what was made from it. In an arena canary bytes
 // take the place of unmapped pages, and kSparse and kFolded, which need mappings, throw CaseError with this
 // text. Not for several threads.
-void set_arena(Arena* arena);
+void set_arena(Arena* given);
 inline constexpr const char* kNotInArena = "sparse and folded memory cannot be made in an arena";
 
 struct GuardDamage {

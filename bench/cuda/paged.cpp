@@ -2,6 +2,7 @@
 //
 // gather_pa_kv_cache and scatter_pa_kv_cache on a GPU.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "bench/cuda/problem.hpp"
@@ -75,7 +76,7 @@ Form form_of(const Spec& spec) {
 
 // The bytes of side `side` of every cache: K and V differ.
 const std::byte* pool_of(int side) {
-  return host_pool().data() + side * 64;
+  return host_pool().data() + std::ptrdiff_t{side} * 64;
 }
 
 // One plan with its tables, its outputs and its caches.
@@ -298,7 +299,7 @@ class ScatterProblem final : public Problem {
  private:
   // Not what the cache holds already.
   const std::byte* new_rows(int side) const {
-    return host_pool().data() + kPoolBytes - tokens_ * form_.row - 8 * (side + 1);
+    return host_pool().data() + kPoolBytes - tokens_ * form_.row - std::ptrdiff_t{8} * (side + 1);
   }
 
   Form form_;

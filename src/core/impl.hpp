@@ -34,9 +34,9 @@ struct PlanBody {
   bool forced = false;   // by the context
   std::string refusals;  // "avx2: this CPU has no AVX2", one a line
   std::int64_t workspace_bytes = 0;
-  Device device;    // of the context that planned; run() wants it again
+  Device device;                // of the context that planned; run() wants it again
   bool host_workspace = false;  // of a device's plan: run() itself works in it
-  int threads = 1;  // of the context that planned, for describe()
+  int threads = 1;              // of the context that planned, for describe()
 };
 
 template <class Body, class Buffers>
@@ -179,7 +179,8 @@ Status run_in_context(const Plan& plan, Buffers buffers, const Context& context)
   if (state == nullptr) return {StatusCode::kOutOfMemory, std::string()};
   const std::lock_guard lock(state->workspace_mutex);
   buffers.workspace.bytes = plan.workspace_bytes();
-  if (DeviceQueue* const queue = context.state().queue.get(); queue != nullptr && !plan.body()->host_workspace) {
+  if (DeviceQueue* const queue = context.state().queue.get();
+      queue != nullptr && !plan.body()->host_workspace) {
     Status status = queue->check_process();
     Result<void*> memory = status.ok() ? queue->workspace(buffers.workspace.bytes) : Result<void*>(status);
     if (!memory.ok()) {

@@ -102,12 +102,12 @@ cudaError_t launch(const typename K::Params& /*params*/, std::uint32_t blocks, c
 }
 
 template <class... K>
-std::size_t instantiate(KernelList<K...>) {
-  const std::array launches = {reinterpret_cast<void (*)()>(&launch<K>)...};
-  return launches.size();
+constexpr auto all_launches(KernelList<K...>) {
+  return std::tuple(&launch<K>...);
 }
-extern const std::size_t instantiated;
-const std::size_t instantiated = instantiate(Kernels());
+// Seen from outside, so that the compiler keeps every one of them.
+extern const decltype(all_launches(Kernels())) instantiated;
+const decltype(all_launches(Kernels())) instantiated = all_launches(Kernels());
 
 }  // namespace kvferry::internal::cuda
 

@@ -242,7 +242,7 @@ MUTANTS = [
     Mutant("cuda: ties are rounded up", CUDA_DEQUANT, "0x7fffU + (bits >> 16 & 1U)", "0x8000U", EMULATED_DEQUANT),
     Mutant("cuda: the sign of NaN stays", CUDA_DEQUANT, "return nan ? 0x7fc0U :", "return nan ? 0x7fc0U | (bits >> 31) << 15 :", EMULATED_DEQUANT),
     Mutant("cuda: all ones are 480", CUDA_DEQUANT, "magnitude == 0x7fU || ", "", EMULATED_DEQUANT),
-    Mutant("cuda: a scale holds for 64 values", CUDA_DEQUANT, "unit * kUnit / kGroup * 4", "unit * kUnit / (kGroup / 2) % 4 * 4", EMULATED_DEQUANT),
+    Mutant("cuda: a scale holds for 64 values", CUDA_DEQUANT, "std::size_t{unit} * kUnit / kGroup * 4", "std::size_t{unit} * kUnit / (kGroup / 2) % 4 * 4", EMULATED_DEQUANT),
     Mutant("cuda: elements of the output lie side by side", CUDA_DEQUANT, "if (p.element_step == 2 && reinterpret_cast", "if (reinterpret_cast", EMULATED_DEQUANT),
     Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
     Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),

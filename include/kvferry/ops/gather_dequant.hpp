@@ -42,9 +42,9 @@
 // Memory. Workspace: 40 bytes a batch and 64 more, none if N = 0, whatever the lengths. A run
 // allocates nothing else; helper threads start with the first call that is split.
 //
-// On a CUDA device kReject is kUnimplemented, and the record and the workspace (none for kDefault with at most
-// 256 batches, else 40 bytes more) are device memory. A run only launches: it can be captured, and indices are
-// read when the graph runs.
+// On a CUDA device kReject is kUnimplemented, and the record and the workspace (none for kDefault with at
+// most 256 batches, else 40 bytes more) are device memory. A run only launches: it can be captured, and
+// indices are read when the graph runs.
 //
 // Stream and lifetime: context.hpp. Errors as for the gather; on any error nothing is written.
 //

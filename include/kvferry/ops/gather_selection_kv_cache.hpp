@@ -115,9 +115,10 @@
 //
 // On a CUDA device kReject is kUnimplemented, and any operand may lie in pinned host memory, as the full
 // caches usually do. The host does not see whose schedule a workspace holds: copy() without one of this plan
-// does nothing there, and returns ok. R and S * K are at most 2^30. Workspace, of the device: 32 bytes for each
-// of R * (K + 1) blocks and 4 a row; K > 2048 takes 40 to 64 bytes more for each of B * K ids, S > 1 16 to 32
-// for each of R * K, R > 256 8 a row, kReport 48 a batch, status_row 4 a row, and 16 to 32 more if R > 1024.
+// does nothing there, and returns ok. R and S * K are at most 2^30. Workspace, of the device: 32 bytes for
+// each of R * (K + 1) blocks and 4 a row; K > 2048 takes 40 to 64 bytes more for each of B * K ids, S > 1 16
+// to 32 for each of R * K, R > 256 8 a row, kReport 48 a batch, status_row 4 a row, and 16 to 32 more if R >
+// 1024.
 //
 // Stream and lifetime: context.hpp. Errors as for the gather; on any error nothing is written.
 //

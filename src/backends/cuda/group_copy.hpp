@@ -100,7 +100,7 @@ struct GroupSums {
     for (std::int64_t first = 0; first < pairs && high < kTooHigh; first += kThreads * kEach) {
       std::int64_t highs[kEach], lows[kEach], high_sum = 0, low_sum = 0, total = 0;
       for (std::uint32_t i = 0; i < kEach; ++i) {
-        const std::int64_t size = counted_size(x, p, first + x.thread() * kEach + i, pairs);
+        const std::int64_t size = counted_size(x, p, first + std::int64_t{x.thread()} * kEach + i, pairs);
         highs[i] = high_sum;
         lows[i] = low_sum;
         high_sum += size < 0 ? kTooHigh : size >> 32;

@@ -3,6 +3,7 @@
 // Pages of quantised tokens to rows of bfloat16: the kernel of gather_dequant.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backends/cuda/kernel.hpp"
@@ -78,20 +79,20 @@ struct PagedDequant {
   KVFERRY_KERNEL_FN static void load_unit(X& x, const std::uint8_t* token, std::uint32_t unit, Unit& to) {
     if (unit < kValueUnits) {
       std::uint32_t codes[2] = {}, scale[1] = {};
-      load_words<std::uint64_t>(x, token + unit * kUnit, codes);
-      load_words<std::uint32_t>(x, token + kScalesAt + unit * kUnit / kGroup * 4, scale);
+      load_words<std::uint64_t>(x, token + std::size_t{unit} * kUnit, codes);
+      load_words<std::uint32_t>(x, token + kScalesAt + std::size_t{unit} * kUnit / kGroup * 4, scale);
       to.words[0] = codes[0];
       to.words[1] = codes[1];
       to.scale = scale[0];
     } else {
-      load_words<Vec16>(x, token + kRopeAt + (unit - kValueUnits) * 16, to.words);
+      load_words<Vec16>(x, token + kRopeAt + std::size_t{unit - kValueUnits} * 16, to.words);
     }
   }
 
   // By one load of V, or whatever the alignment allows.
   template <class V, std::uint32_t Words, class X>
   KVFERRY_KERNEL_FN static void load_words(X& x, const std::uint8_t* at, std::uint32_t (&words)[Words]) {
-    static_assert(sizeof(V) == 4 * Words);
+    static_assert(sizeof(V) == std::size_t{4} * Words);
     struct Many {
       std::uint32_t words[Words];
     };

@@ -17,7 +17,8 @@
 
 namespace kvferry::internal::cuda {
 
-// One copy of copy_batch(); either side may be memory of the device or pinned host memory, by its own address.
+// One copy of copy_batch(); either side may be memory of the device or pinned host memory, by its own
+// address.
 struct CopyRun {
   void* dst;
   const void* src;

@@ -117,7 +117,8 @@ struct SelectionCopy {
   }
 
   template <class X>
-  KVFERRY_KERNEL_FN static void copy_range(X& x, const Params& p, const ScheduledCopy& copy, const Range& range) {
+  KVFERRY_KERNEL_FN static void copy_range(X& x, const Params& p, const ScheduledCopy& copy,
+                                           const Range& range) {
     const std::uint32_t end = least(range.end, static_cast<std::uint32_t>(copy.tokens));
     if (range.begin >= end) return;
     const std::uint32_t tokens = end - range.begin;

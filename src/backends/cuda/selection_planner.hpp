@@ -398,8 +398,8 @@ struct SelectionPlanner {
   // A miss joins the copies of the rows before for the same id, if there are any.
   template <class X>
   KVFERRY_KERNEL_FN static void add_miss(X& x, const Params& p, Batch& batch,
-                                         const IdTable<DeviceWords>& groups, ScheduledCopy* list, std::int32_t id,
-                                         std::int32_t index, ScheduledCopy& copy) {
+                                         const IdTable<DeviceWords>& groups, ScheduledCopy* list,
+                                         std::int32_t id, std::int32_t index, ScheduledCopy& copy) {
     bool is_new = true;
     if (p.rows_per_batch > 1) {
       std::int32_t* const head = batch.group_heads + groups.insert(x, id, is_new);

@@ -26,8 +26,8 @@ struct alignas(16) ScheduledCopy {
 // Row r has the copies [r * k, r * k + counts[r]). A list of them all would take a launch more.
 struct SelectionSchedule {
   DevicePtr<std::uint64_t> plan_id;  // whose schedule it is
-  DevicePtr<ScheduledCopy> leaving;      // [rows]: out of slot n-1, before it is overwritten
-  DevicePtr<ScheduledCopy> copies;       // [rows][k]
+  DevicePtr<ScheduledCopy> leaving;  // [rows]: out of slot n-1, before it is overwritten
+  DevicePtr<ScheduledCopy> copies;   // [rows][k]
   DevicePtr<std::int32_t> counts;    // [rows]
 };
 
