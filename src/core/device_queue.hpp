@@ -52,6 +52,6 @@ struct PinnedMemory {
   void* device = nullptr;  // its address there
 };
 // REQUIRES bytes > 0.
-Result<PinnedMemory> allocate_pinned(std::int64_t bytes, std::int32_t device);
+Result<PinnedMemory> allocate_pinned(std::int64_t bytes, std::int32_t index);
 
 }  // namespace kvferry::internal

@@ -119,7 +119,7 @@ struct PagedDequant {
       words[w] = unit < kValueUnits ? product(codes, from.scale) | product(codes >> 8, from.scale) << 16
                                     : from.words[w];
     }
-    std::uint8_t* at = row + unit * kUnit * p.element_step;
+    std::uint8_t* at = row + std::int64_t{unit} * kUnit * p.element_step;
     if (p.element_step == 2 && reinterpret_cast<std::uintptr_t>(at) % sizeof(Vec16) == 0) {
       x.store_once(reinterpret_cast<Vec16*>(at), Vec16{words[0], words[1], words[2], words[3]});
       return;

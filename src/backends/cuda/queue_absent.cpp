@@ -24,8 +24,8 @@ Result<std::string> describe_cuda() {
   return Status(StatusCode::kUnavailable, kReason);
 }
 
-Result<PinnedMemory> allocate_pinned(std::int64_t /*bytes*/, std::int32_t device) {
-  return absent(device);
+Result<PinnedMemory> allocate_pinned(std::int64_t /*bytes*/, std::int32_t index) {
+  return absent(index);
 }
 
 }  // namespace kvferry::internal
