@@ -59,7 +59,7 @@ Result<void*> EmulatedQueue::device_address(Operator op, const char* name, const
 Status EmulatedQueue::copy_batch(Operator /*op*/, std::span<const internal::cuda::CopyRun> runs) {
   ++batches_;
   runs_ += runs.size();
-  work_.push_back([this, held = std::vector(runs.begin(), runs.end())] {
+  work_.emplace_back([this, held = std::vector(runs.begin(), runs.end())] {
     std::vector<Region> regions = registered_regions();
     for (const auto& [data, pinned] : pinned_) {
       const auto begin = reinterpret_cast<std::uintptr_t>(data);

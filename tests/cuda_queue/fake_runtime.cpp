@@ -106,8 +106,8 @@ constexpr auto all_launches(KernelList<K...>) {
   return std::tuple(&launch<K>...);
 }
 // Seen from outside, so that the compiler keeps every one of them.
-extern const decltype(all_launches(Kernels())) instantiated;
-const decltype(all_launches(Kernels())) instantiated = all_launches(Kernels());
+extern const decltype(all_launches(Kernels())) kInstantiated;
+const decltype(all_launches(Kernels())) kInstantiated = all_launches(Kernels());
 
 }  // namespace kvferry::internal::cuda
 
@@ -233,6 +233,7 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaM
   machine().streams.push_back(stream);
   return cudaSuccess;
 }
+// NOLINTBEGIN(readability-non-const-parameter): the runtime's own signatures
 #if CUDART_VERSION >= 13000
 cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs, const std::size_t* sizes,
                                  std::size_t count, cudaMemcpyAttributes* attributes, std::size_t* first,
@@ -242,6 +243,7 @@ cudaError_t cudaMemcpyBatchAsync(void** dsts, void** srcs, std::size_t* sizes, s
                                  cudaMemcpyAttributes* attributes, std::size_t* first,
                                  std::size_t attribute_count, std::size_t* /*failed*/, cudaStream_t stream) {
 #endif
+  // NOLINTEND(readability-non-const-parameter)
   record("batch");
   if (const cudaError_t error = enter("cudaMemcpyBatchAsync")) return error;
   if (stream == nullptr || stream == cudaStreamLegacy || count == 0 || attribute_count != 1 || *first != 0 ||
