@@ -233,7 +233,6 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaM
   machine().streams.push_back(stream);
   return cudaSuccess;
 }
-// NOLINTBEGIN(readability-non-const-parameter): the runtime's own signatures
 #if CUDART_VERSION >= 13000
 cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs, const std::size_t* sizes,
                                  std::size_t count, cudaMemcpyAttributes* attributes, std::size_t* first,
@@ -243,7 +242,6 @@ cudaError_t cudaMemcpyBatchAsync(void** dsts, void** srcs, std::size_t* sizes, s
                                  cudaMemcpyAttributes* attributes, std::size_t* first,
                                  std::size_t attribute_count, std::size_t* /*failed*/, cudaStream_t stream) {
 #endif
-  // NOLINTEND(readability-non-const-parameter)
   record("batch");
   if (const cudaError_t error = enter("cudaMemcpyBatchAsync")) return error;
   if (stream == nullptr || stream == cudaStreamLegacy || count == 0 || attribute_count != 1 || *first != 0 ||

@@ -97,7 +97,7 @@ struct GroupSums {
     const std::int64_t pairs = p.table.pairs(x);
     // In halves, whose sums cannot wrap.
     std::int64_t high = 0, low = 0;
-    for (std::int64_t first = 0; first < pairs && high < kTooHigh; first += kThreads * kEach) {
+    for (std::int64_t first = 0; first < pairs && high < kTooHigh; first += std::int64_t{kThreads} * kEach) {
       std::int64_t highs[kEach], lows[kEach], high_sum = 0, low_sum = 0, total = 0;
       for (std::uint32_t i = 0; i < kEach; ++i) {
         const std::int64_t size = counted_size(x, p, first + std::int64_t{x.thread()} * kEach + i, pairs);
