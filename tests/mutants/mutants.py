@@ -25,6 +25,7 @@ IDS = "src/backends/cpu/ids.hpp"
 IDS_AVX512 = "src/backends/cpu/ids_avx512.cpp"
 MEMCPY = "src/ops/group_memcpy/group_memcpy_cpu.cpp"
 BLOCKS = "src/ops/block_copy.cpp"
+BLOCKS_HPP = "src/ops/block_copy.hpp"
 ENTRIES = "src/ops/index_entries.hpp"
 LAYERS = "src/ops/transfer_layers/transfer_layers_cpu.cpp"
 LAYERS_PLAN = "src/ops/transfer_layers/transfer_layers_plan.cpp"
@@ -125,7 +126,7 @@ MUTANTS = [
     Mutant("write past W", MEMCPY, "std::memcpy(to, from, static_cast<std::size_t>(bytes));", "std::memcpy(to, from, static_cast<std::size_t>((bytes + 7) / 8 * 8));", "group_memcpy"),
     Mutant("last pair lost", MEMCPY, "std::min(begin + split.units_per_claim, units);", "std::min(begin + split.units_per_claim, units - 1);", "group_memcpy"),
     Mutant("null destination not skipped", MEMCPY, "(src == nullptr || dst == nullptr)", "src == nullptr", "group_memcpy"),
-    Mutant("count above the table", MEMCPY, "std::clamp<std::int64_t>(plan.count.at(buffers.count, 0), 0, plan.pairs)", "std::max<std::int64_t>(plan.count.at(buffers.count, 0), 0)", "group_memcpy"),
+    Mutant("count above the table", "src/ops/group_memcpy/group_memcpy_plan.hpp", "std::clamp<std::int64_t>(p.count.at(b.count, 0), 0, p.pairs)", "std::max<std::int64_t>(p.count.at(b.count, 0), 0)", "group_memcpy"),
     Mutant("negative size skipped instead of refused", MEMCPY, "if (size < 0) return refuse(", "if (size < kInt64Min + 1) return refuse(", "group_memcpy"),
     Mutant("overlap with the next source not seen", MEMCPY, "end(*(at - 1)) > begin", "end(*(at - 1)) > begin + 1", "group_memcpy"),
     # copy_blocks and swap_blocks
@@ -135,14 +136,14 @@ MUTANTS = [
     Mutant("32-bit source block offset", BLOCKS, "src + pair.src * cache.src_step", "src + static_cast<std::int32_t>(pair.src * cache.src_step)", "copy_blocks|swap_blocks"),
     Mutant("32-bit destination block offset", BLOCKS, "dst + pair.dst * cache.dst_step", "dst + static_cast<std::int32_t>(pair.dst * cache.dst_step)", "copy_blocks|swap_blocks"),
     Mutant("32-bit byte of the work", BLOCKS, "const std::int64_t begin = claim * split.units_per_claim * kLine;", "const std::int64_t begin = static_cast<std::int32_t>(claim * split.units_per_claim * kLine);", "copy_blocks|swap_blocks"),
-    Mutant("block -1 of the destination is the last one", BLOCKS, "return pair.src < 0 || pair.dst < 0;", "return pair.src < 0;", "copy_blocks|swap_blocks"),
-    Mutant("destination judged by the source's pool", BLOCKS, "(pair.dst >= plan.dst_blocks ? kBadDestination : 0)", "(pair.dst >= plan.src_blocks ? kBadDestination : 0)", "copy_blocks|swap_blocks"),
+    Mutant("block -1 of the destination is the last one", BLOCKS_HPP, "return pair.src < 0 || pair.dst < 0;", "return pair.src < 0;", "copy_blocks|swap_blocks"),
+    Mutant("destination judged by the source's pool", BLOCKS_HPP, "(pair.dst >= plan.dst_blocks ? kBadDestination : 0)", "(pair.dst >= plan.src_blocks ? kBadDestination : 0)", "copy_blocks|swap_blocks"),
     Mutant("each part of a block is its first", BLOCKS, "return copy_piece(src + at, dst + at, bytes);", "return copy_piece(src, dst, bytes);", "copy_blocks|swap_blocks"),
     Mutant("rows beyond the inner loop", BLOCKS, "left = inner.count - row % inner.count;", "left = inner.count;", "copy_blocks|swap_blocks"),
     Mutant("an empty cache shifts the others", BLOCKS, "body.caches.push_back(make_cache(i, a.src[i], a.dst[i]));", "body.caches.push_back(make_cache(body.caches.size(), a.src[i], a.dst[i]));", "copy_blocks|swap_blocks"),
     Mutant("last line of the work lost", BLOCKS, "return ceil_div(pairs * plan.first_byte.back(), kLine);", "return pairs * plan.first_byte.back() / kLine;", "copy_blocks|swap_blocks"),
     Mutant("source that is a destination not seen", BLOCKS, "call.plan.one_pool() ? destinations.first(pair.src) : -1,", "-1,", "copy_blocks|swap_blocks"),
-    Mutant("no-ops take their block", BLOCKS, "out_of_range(pair) == 0 && !(plan.one_pool() && pair.src == pair.dst)", "out_of_range(pair) == 0", "copy_blocks|swap_blocks"),
+    Mutant("no-ops take their block", BLOCKS_HPP, "out_of_range(pair) == 0 && !(plan.one_pool() && pair.src == pair.dst)", "out_of_range(pair) == 0", "copy_blocks|swap_blocks"),
     # transfer_layers
     Mutant("32-bit block offset", LAYERS, "pool.base + id * pool.block_step", "pool.base + static_cast<std::int32_t>(id * pool.block_step)", "transfer_layers"),
     Mutant("id -1 overwrites the last block", LAYERS, "const std::int64_t id = plan.block_ids.at(buffers.block_ids, entry);\n    if (!plan.to_chunk", "std::int64_t id = plan.block_ids.at(buffers.block_ids, entry);\n    if (id == -1) id = plan.blocks - 1;\n    if (!plan.to_chunk", "transfer_layers"),
@@ -244,13 +245,6 @@ MUTANTS = [
     Mutant("cuda: all ones are 480", CUDA_DEQUANT, "magnitude == 0x7fU || ", "", EMULATED_DEQUANT),
     Mutant("cuda: a scale holds for 64 values", CUDA_DEQUANT, "std::size_t{unit} * kUnit / kGroup * 4", "std::size_t{unit} * kUnit / (kGroup / 2) % 4 * 4", EMULATED_DEQUANT),
     Mutant("cuda: elements of the output lie side by side", CUDA_DEQUANT, "if (p.element_step == 2 && reinterpret_cast", "if (reinterpret_cast", EMULATED_DEQUANT),
-    Mutant("cuda: a part of a page goes beyond it", CUDA_GATHER, "least(least(part_end, page_end), s.slot + s.tokens)", "least(part_end, s.slot + s.tokens)", "paged_gather"),
-    Mutant("cuda: the first page starts at slot 0", CUDA_GATHER, "most(part_begin, s.slot)", "part_begin", "paged_gather"),
-    Mutant("cuda: 32-bit cache offset", CUDA_GATHER, "src += id * side.block_step", "src += static_cast<std::uint32_t>(id * side.block_step)", "paged_gather"),
-    Mutant("cuda: a batch of no tokens takes the task of the next", CUDA_GATHER, "first_task) <= task", "first_task) < task + (middle == 1)", "paged_gather"),
-    Mutant("cuda: vectors as wide as the destination allows", CUDA_GATHER, "lowest_bit((to ^ from) | kVector)", "kVector", "paged_gather"),
-    Mutant("cuda: table columns are not checked", CUDA_GATHER, "column >= 0 && column < p.table.width ?", "column >= 0 ?", "paged_gather"),
-    Mutant("cuda: the last vectors of a line are not guarded", CUDA_GATHER, "if (i + u * ranks < count) x.store_once", "x.store_once", "paged_gather"),
     Mutant("cuda: selection: no refresh window", CUDA_SELECTION, "(batch.kv - most(batch.q, std::int64_t{0})) / bs", "batch.kv / bs", "emulated_selection|emulated.gather_selection"),
     Mutant("cuda: selection: any slot of an id", CUDA_SELECTION, "if (resident) tables.slot.lower(x, at, index);", "if (resident) tables.slot.set(x, at, index);", "emulated_selection|emulated.gather_selection"),
     Mutant("cuda: selection: table used before it is clear", CUDA_SELECTION, "load(x, sh, p, batch, row, tables, table);\n    x.sync();", "load(x, sh, p, batch, row, tables, table);", "emulated_selection|emulated.gather_selection"),
