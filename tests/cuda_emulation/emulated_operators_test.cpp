@@ -49,7 +49,6 @@ TEST_P(EmulatedOperator, RandomCases) {
   EXPECT_GT(device_.launches(), 0U);
 }
 
-// Where the CUDA backend exists.
 std::vector<const OperatorInfo*> all_operators() {
   std::vector<const OperatorInfo*> all;
   for (const OperatorInfo& info : harness::operators()) all.push_back(&info);
