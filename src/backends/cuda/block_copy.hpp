@@ -69,9 +69,7 @@ struct BlockMapping {
 
   template <class X>
   KVFERRY_KERNEL_FN std::int64_t pairs(X& x) const {
-    if (!has_count) return most;
-    const std::int64_t wanted = load_index(x, count, 0);
-    return wanted < 0 ? 0 : least(wanted, most);
+    return load_count(x, count, has_count, most);
   }
   template <class X>
   KVFERRY_KERNEL_FN BlockPair pair(X& x, std::int64_t p) const {

@@ -57,6 +57,14 @@ KVFERRY_KERNEL_FN std::int64_t load_index(X& x, const Indices& indices, std::int
   return indices.wide ? static_cast<std::int64_t>(bits) : static_cast<std::int32_t>(bits);
 }
 
+// How many of the `most` entries of a call run, where a tensor may say it.
+template <class X>
+KVFERRY_KERNEL_FN std::int64_t load_count(X& x, const Indices& count, bool has_count, std::int64_t most) {
+  if (!has_count) return most;
+  const std::int64_t wanted = load_index(x, count, 0);
+  return wanted < 0 ? 0 : least(wanted, most);
+}
+
 // ErrorRecord of kvferry/plan.hpp, and its bits.
 struct Record {
   std::uint64_t bad;
