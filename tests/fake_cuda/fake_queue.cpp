@@ -41,6 +41,8 @@ class FakeQueue final : public cuda::Queue {
     return const_cast<void*>(host);
   }
 
+  Result<std::int64_t> reserve_staging() override { return std::int64_t{0}; }
+  Staging staging() override { return {}; }
   Status copy_batch(Operator op, std::span<const cuda::CopyRun> /*runs*/) override {
     write_down(fmt::format("copies {} {}", place_, to_string(op)));
     return {};
