@@ -44,7 +44,7 @@ void ThreadPool::start_helpers() noexcept {
   try {
     helpers_.reserve(static_cast<std::size_t>(threads_ - 1));
     for (int i = 1; i < threads_; ++i) helpers_.emplace_back([this] { helper_loop(); });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+  } catch (const std::exception&) {
     // No thread or no memory for one: the caller and the helpers that did start do the work.
   }
 }

@@ -186,7 +186,7 @@ TEST(ForkedParallelFor, WorksWhereNoThreadCanBeStarted) {
     try {
       std::thread([] {}).join();
       _exit(77);
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+    } catch (const std::system_error&) {
     }
     const Context context(with_threads(4));
     for (int i = 0; i < 3; ++i) {
