@@ -19,6 +19,10 @@ if [ "$1" = fmt ]; then
   exit
 fi
 
+if [ ! -e build/dev/compile_commands.json ]; then
+  echo "lint: no build/dev/compile_commands.json: cmake --preset dev" >&2
+  exit 1
+fi
 failed=0
 echo "lint: formatting"
 clang_format --dry-run -Werror || failed=1
@@ -27,7 +31,7 @@ echo "lint: clang-tidy"
 # Nor is nanobind's ours to mend.
 compiled=$(sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/dev/compile_commands.json | grep -v /nanobind/ | sort -u)
 xargs -P "$(nproc)" -n 1 $bin/clang-tidy -p build/dev --quiet <<<"$compiled" 2>&1 |
-  grep -vE '^[0-9]+ warnings? generated\.$'
+  grep -vE '^[0-9]+ warnings? generated\.$|Processing file '
 [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 echo "lint: ruff"
 $bin/ruff format --check --quiet python examples/python tools || failed=1
