@@ -38,8 +38,8 @@ fmt: ## format the sources in place
 	@tools/setup.sh lint
 	@tools/lint.sh fmt
 
-lint: setup ## formatting and clang-tidy
-	@tools/setup.sh lint
+lint: ## formatting, clang-tidy and ruff
+	@tools/setup.sh python lint
 	@cmake --preset dev --log-level=WARNING
 	@tools/lint.sh check
 

@@ -113,13 +113,16 @@ std::unique_ptr<Instance> make_fake(const Case& from) {
 }
 
 OperatorInfo fake_info() {
-  OperatorInfo info{};
-  info.op = Operator::kGroupMemcpy;
-  info.name = "group_memcpy";
-  info.keys = kFakeKeys;
-  info.make = make_fake;
-  info.implementations = [] { return std::vector<std::string>{"first", "second", "third"}; };
-  return info;
+  return {.op = Operator::kGroupMemcpy,
+          .name = "group_memcpy",
+          .summary = nullptr,
+          .keys = kFakeKeys,
+          .cases = {},
+          .make = make_fake,
+          .random_case = nullptr,
+          .implementations = [] {
+            return std::vector<std::string>{"first", "second", "third"};
+          }};
 }
 
 Report run_text(const std::string& keys) {

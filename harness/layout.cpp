@@ -45,13 +45,13 @@ Words parse_words(std::size_t rank, std::string_view text) {
       rest.remove_prefix(name.size());
       return true;
     };
-    const auto axis = [&]() {
+    const auto axis = [&] {
       const std::int64_t value = rest.empty() ? -1 : rest.front() - '0';
       if (value < 0 || value >= static_cast<std::int64_t>(rank)) bad(fmt::format("no axis of rank {}", rank));
       rest.remove_prefix(1);
       return to_size(value);
     };
-    const auto colon = [&]() {
+    const auto colon = [&] {
       if (!rest.starts_with(':')) bad("':' is missing");
       return parse_integer(rest.substr(1));
     };

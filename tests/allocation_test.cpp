@@ -119,8 +119,8 @@ void expect_no_allocation(const Args& args, const char* what) {
 TEST(Allocation, TheCountWorks) {
   const std::int64_t before = allocations;
   // Written so that no compiler removes the pair.
-  std::unique_ptr<int> volatile_owner(new int(3));
-  EXPECT_EQ(*volatile_owner, 3);
+  const auto owner = std::make_unique<int>(3);
+  EXPECT_EQ(*owner, 3);
   EXPECT_GT(allocations, before);
 }
 

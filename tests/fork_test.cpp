@@ -34,7 +34,7 @@ int in_child(Body body, bool end = false) {
   if (child == 0) {
     alarm(10);
     const int result = body();
-    if (end) std::exit(result);  // NOLINT(concurrency-mt-unsafe)
+    if (end) std::exit(result);
     _exit(result);
   }
   int status = -1;

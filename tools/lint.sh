@@ -6,41 +6,35 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-ruff=.venv/bin/ruff
+bin=.venv/bin
+for tool in clang-format clang-tidy ruff; do
+  [ -x $bin/$tool ] || { echo "lint: no $bin/$tool: tools/setup.sh lint" >&2; exit 1; }
+done
 sources() { git ls-files --cached --others --exclude-standard -- "$@"; }
+clang_format() { sources '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs $bin/clang-format "$@"; }
 
 if [ "$1" = fmt ]; then
-  if ! command -v clang-format-14 >/dev/null; then
-    echo "fmt: needs clang-format-14: other versions format differently" >&2
-    exit 1
-  fi
-  sources '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format-14 -i
-  [ ! -x $ruff ] || $ruff format --quiet python examples/python tools
+  clang_format -i
+  $bin/ruff format --quiet python examples/python tools
   exit
 fi
 
-failed=0
-if command -v clang-format-14 >/dev/null; then
-  echo "lint: formatting"
-  sources '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror || failed=1
-else
-  echo "skipped: format check (needs clang-format-14: other versions format differently)"
+if [ ! -e build/dev/compile_commands.json ]; then
+  echo "lint: no build/dev/compile_commands.json: cmake --preset dev" >&2
+  exit 1
 fi
-
-tidy=$(command -v clang-tidy-14 || command -v clang-tidy) || { echo "lint: no clang-tidy" >&2; exit 1; }
-echo "lint: $(basename "$tidy")"
+failed=0
+echo "lint: formatting"
+clang_format --dry-run -Werror || failed=1
+echo "lint: clang-tidy"
 # Only what is compiled, and not by nvcc: a consumer project under tests/install has its own build.
 # Nor is nanobind's ours to mend.
 compiled=$(sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/dev/compile_commands.json | grep -v /nanobind/ | sort -u)
-xargs -P "$(nproc)" -n 1 "$tidy" -p build/dev --quiet <<<"$compiled" 2>&1 |
-  grep -vE '^[0-9]+ warnings? generated\.$'
+xargs -P "$(nproc)" -n 1 $bin/clang-tidy -p build/dev --quiet <<<"$compiled" 2>&1 |
+  grep -vE '^[0-9]+ warnings? generated\.$|Processing file '
 [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
-if [ -x $ruff ]; then
-  echo "lint: ruff"
-  $ruff format --check --quiet python examples/python tools || failed=1
-  $ruff check --quiet python examples/python bench tests tools || failed=1
-else
-  echo "skipped: ruff (make setup)"
-fi
+echo "lint: ruff"
+$bin/ruff format --check --quiet python examples/python tools || failed=1
+$bin/ruff check --quiet python examples/python bench tests tools || failed=1
 [ $failed -eq 0 ] && echo "lint: clean"
 exit $failed

@@ -2,17 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # setup.sh [python | lint | mutants | valgrind | neon | bench]...: installs what is missing of the Debian packages
-# that building and testing KVFerry need, and what the Python package, linting, those tests or the benchmark need
-# besides. "python" also makes .venv. Does nothing, and needs no rights, when all are there.
+# that building and testing KVFerry need, and what those tests or the benchmark need besides. "python" and "lint" fill
+# .venv with what the Python package and linting need. Does nothing, and needs no rights, when all are there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build_packages=(g++ ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
-# Formatting differs between versions of clang-format: the project uses 14, and Debian 13 does not have it.
-lint_packages=(clang-tidy)
-if [ "$(. /etc/os-release 2>/dev/null && echo "${VERSION_ID:-}")" = 12 ]; then
-  lint_packages=(clang-format-14 clang-tidy-14)
-fi
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
@@ -48,15 +43,16 @@ case $(uname -m) in
   *) torch=torch==2.13.0 ;;
 esac
 
-requirements=python/requirements-test.txt
-stamp=.venv/kvferry-setup
+# .venv is filled for linting and for the Python package by themselves.
+declare -A requirements=([python]=python/requirements-test.txt [lint]=tools/requirements-lint.txt)
+stamp() { echo ".venv/kvferry-setup-$1"; }
 # What .venv was filled from; where pip looks belongs to it, as PyTorch may be there and nowhere else.
 wanted_stamp() {
-  { cat "$requirements" tools/setup.sh; echo "${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${PIP_FIND_LINKS:-}"; } |
+  { cat "${requirements[$1]}" tools/setup.sh; echo "${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${PIP_FIND_LINKS:-}"; } |
     sha256sum
 }
-venv_is_filled() {
-  [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted_stamp)" ] && .venv/bin/python -c '' 2>/dev/null
+venv_has() {
+  [ -e "$(stamp "$1")" ] && [ "$(cat "$(stamp "$1")")" = "$(wanted_stamp "$1")" ] && .venv/bin/python -c '' 2>/dev/null
 }
 
 # Into .venv, quietly; pip's last words if it fails.
@@ -67,33 +63,45 @@ pip_install() {
   return 1
 }
 
-fill_venv() {
+make_venv() {
   local python
   python=$(first_python) || { echo "setup: no Python >= 3.10 with venv and headers" >&2; return 1; }
-  if [ "$python" != .venv/bin/python ]; then
-    echo "setup: .venv, with $("$python" --version)"
-    "$python" -m venv --clear .venv
-  fi
-  echo "setup: .venv: $(sed '/^#/d; s/[<>=].*//' "$requirements" | paste -sd ' ')"
-  pip_install -r "$requirements"
-  echo "setup: .venv: torch (for the CPU)"
-  pip_install "$torch" 2>/dev/null ||
-    echo "setup: no $torch where pip looks: the torch tests will be skipped (PIP_EXTRA_INDEX_URL: PyTorch's CPU index)"
-  echo "setup: .venv: jax"
-  pip_install 'jax>=0.4.30,<1' || echo "setup: no jax: the JAX tests will be skipped"
-  wanted_stamp >"$stamp"
+  [ "$python" != .venv/bin/python ] || return 0
+  echo "setup: .venv, with $("$python" --version)"
+  "$python" -m venv --clear .venv
 }
 
-want_python=false
+# fill_venv python | lint
+fill_venv() {
+  echo "setup: .venv: $(sed '/^#/d; s/[<>=].*//' "${requirements[$1]}" | paste -sd ' ')"
+  pip_install -r "${requirements[$1]}"
+  if [ "$1" = python ]; then
+    echo "setup: .venv: torch (for the CPU)"
+    pip_install "$torch" 2>/dev/null ||
+      echo "setup: no $torch where pip looks: the torch tests will be skipped (PIP_EXTRA_INDEX_URL: PyTorch's CPU index)"
+    echo "setup: .venv: jax"
+    pip_install 'jax>=0.4.30,<1' || echo "setup: no jax: the JAX tests will be skipped"
+  fi
+  wanted_stamp "$1" >"$(stamp "$1")"
+}
+
+fill_venvs() {
+  local what
+  make_venv
+  for what in "${fills[@]}"; do
+    fill_venv "$what"
+  done
+}
+
+fills=()
 wanted=("${build_packages[@]}")
 have_cmake || wanted+=(cmake)
 for what in "$@"; do
   case $what in
-    python)
-      venv_is_filled || want_python=true
-      ! $want_python || first_python >/dev/null || wanted+=(python3 python3-venv python3-dev)
+    python | lint)
+      venv_has "$what" || fills+=("$what")
+      [ ${#fills[@]} -eq 0 ] || first_python >/dev/null || wanted+=(python3 python3-venv python3-dev)
       ;;
-    lint) wanted+=("${lint_packages[@]}") ;;
     mutants) wanted+=(python3) ;;
     valgrind) wanted+=(valgrind) ;;
     neon) wanted+=(g++-aarch64-linux-gnu qemu-user) ;;
@@ -103,7 +111,7 @@ done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system, nothing installed. Needed, by Debian's names: ${wanted[*]}"
-  ! $want_python || fill_venv
+  [ ${#fills[@]} -eq 0 ] || fill_venvs
   exit 0
 fi
 
@@ -111,7 +119,7 @@ missing=()
 for package in "${wanted[@]}"; do
   installed "$package" || missing+=("$package")
 done
-if [ ${#missing[@]} -eq 0 ] && ! $want_python; then
+if [ ${#missing[@]} -eq 0 ] && [ ${#fills[@]} -eq 0 ]; then
   echo "setup: everything is installed"
   exit 0
 fi
@@ -136,5 +144,5 @@ if [ ${#missing[@]} -gt 0 ]; then
     exit 1
   fi
 fi
-! $want_python || fill_venv
+[ ${#fills[@]} -eq 0 ] || fill_venvs
 echo "setup: done"

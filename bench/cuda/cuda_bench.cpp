@@ -291,7 +291,7 @@ class Bench {
         text += ", \"submit_us\": " + number(m.submit.median()) +
                 ", \"end_to_end_us\": " + number(m.end_to_end.median());
       if (v > 0) text += ", \"over_ours\": " + number(us / measured[0].gpu.median());
-      text += "}";
+      text += '}';
     }
     return text + "}";
   }

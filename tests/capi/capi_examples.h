@@ -29,7 +29,7 @@ static void check_refused(kvferry_status seen, kvferry_status expected, const ch
 
 // ---- Examples: a valid call of each operator, its result by plain loops
 
-typedef struct example {
+typedef struct {
   int op;
   kvferry_status (*plan)(const void* args, const kvferry_context* context, kvferry_plan** plan);
   kvferry_status (*run)(const kvferry_plan* plan, const void* buffers, const kvferry_context* context);

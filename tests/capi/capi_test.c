@@ -563,7 +563,7 @@ static void test_names(void) {
 }
 
 // Two threads: a shared plan with buffers of their own, and errors of their own.
-typedef struct caller {
+typedef struct {
   const kvferry_plan* plan;
   struct {
     uint16_t key[6 * 3];

@@ -13,11 +13,11 @@ namespace kvferry::emulation {
 namespace {
 
 using Work = std::function<Report()>;
-using MakeWork = Work (*)(const void* params, std::uint32_t blocks, LaunchOptions options);
+using MakeWork = Work (*)(const void* params, std::uint32_t blocks, const LaunchOptions& options);
 
 // With a copy of the parameters, as CUDA keeps one.
 template <class K>
-Work work_of(const void* params, std::uint32_t blocks, LaunchOptions options) {
+Work work_of(const void* params, std::uint32_t blocks, const LaunchOptions& options) {
   typename K::Params copy;
   std::memcpy(&copy, params, sizeof copy);
   return [=] { return launch<K>(blocks, copy, options); };

@@ -422,6 +422,7 @@ TEST_F(CudaQueue, RunsAskForPinnedTensors) {
 std::vector<CopyRun> copies(std::size_t count) {
   static char from[1], to[1];
   std::vector<CopyRun> runs;
+  runs.reserve(count);
   for (std::size_t i = 0; i < count; ++i)
     runs.push_back({to + i, from + 2 * i, static_cast<std::int64_t>(i % 10 * (i + 1))});
   return runs;

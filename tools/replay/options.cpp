@@ -44,7 +44,7 @@ class Parser {
     std::string number = text;
     if (number.ends_with("iB")) {
       number.resize(number.size() - 2);
-    } else if (number.ends_with("B")) {
+    } else if (number.ends_with('B')) {
       fail(option, text, "bytes as in 4G or 512MiB (powers of 1024)");
       return;
     }
@@ -64,7 +64,7 @@ class Parser {
                   const char* expected = "a percentage") {
     if (text.empty() || !status_.ok()) return;
     std::string number = text;
-    if (number.ends_with("%")) number.pop_back();
+    if (number.ends_with('%')) number.pop_back();
     double v = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), v);
     if (error == std::errc() && end == number.data() + number.size() && v >= 0 && v <= 100) {

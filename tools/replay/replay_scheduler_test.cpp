@@ -100,6 +100,7 @@ class Recorder final : public Sink {
   }
   std::vector<Key> keys(const Moves& moves) const {
     std::vector<Key> result;
+    result.reserve(moves.blocks.size());
     for (const Moves::Block& b : moves.blocks) result.push_back(key_of(tree_, b.block));
     return result;
   }

@@ -175,6 +175,7 @@ Status Scheduler::run(Sink& sink) {
 
 std::string Scheduler::audit() const {
   std::vector<TieredCache::Holder> holders;
+  holders.reserve(running_.size());
   for (const Running& r : running_) {
     holders.push_back({tree_.chain(usize(r.request)).first(usize(r.held)), {r.table.data(), usize(r.pages)}});
   }

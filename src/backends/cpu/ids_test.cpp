@@ -115,9 +115,8 @@ TEST(Ids, ProbesGoOnAtTheFront) {
 TEST(Ids, PlacesOutside) {
   harness::Random random(4);
   for (const std::size_t count : {0U, 1U, 15U, 16U, 17U, 32U, 500U}) {
-    std::vector<std::int32_t> values;
-    for (std::size_t i = 0; i < count; ++i)
-      values.push_back(static_cast<std::int32_t>(random.between(0, 12 - 1)) - 2);
+    std::vector<std::int32_t> values(count);
+    for (std::int32_t& value : values) value = static_cast<std::int32_t>(random.between(0, 12 - 1)) - 2;
     for (const std::int32_t limit : {0, 1, 5, 100}) {
       std::vector<std::int32_t> expected;
       for (std::size_t i = 0; i < count; ++i) {

@@ -44,7 +44,6 @@ class BlockMover {
 
   // The part of thread `me` of a team of `Threads`.
   template <class X>
-  // NOLINTNEXTLINE(readability-non-const-parameter): tokens are written through it
   KVFERRY_KERNEL_FN static void move_as(X& x, const DeviceNest& nest, std::uint8_t* dst,
                                         const std::uint8_t* src, std::uint32_t tokens, std::uint32_t me) {
     move_lines(

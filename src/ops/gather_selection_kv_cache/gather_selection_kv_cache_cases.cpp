@@ -713,6 +713,7 @@ Case selection_random_case(std::uint64_t seed) {
   made.set("steps", steps);
   const auto joined = [&](auto&& one) {
     std::vector<std::string> parts;
+    parts.reserve(to_size(steps));
     for (std::int64_t i = 0; i < steps; ++i) parts.push_back(one());
     return fmt::format("{}", fmt::join(parts, ":"));
   };
