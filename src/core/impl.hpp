@@ -175,24 +175,26 @@ Status run_plan(Operator op, const Plan& plan, const Buffers& buffers, const Con
 // run() with the context's own workspace.
 template <class Buffers>
 Status run_in_context(const Plan& plan, Buffers buffers, const Context& context) noexcept {
-  ProcessState* const state = context.state().here();
-  if (state == nullptr) return {StatusCode::kOutOfMemory, std::string()};
-  const std::lock_guard lock(state->workspace_mutex);
-  buffers.workspace.bytes = plan.workspace_bytes();
-  if (DeviceQueue* const queue = context.state().queue.get();
-      queue != nullptr && !plan.body()->host_workspace) {
-    Status status = queue->check_process();
-    Result<void*> memory = status.ok() ? queue->workspace(buffers.workspace.bytes) : Result<void*>(status);
-    if (!memory.ok()) {
-      status = memory.status();
-      return {status.code(), fmt::format("{}: {}", to_string(plan.op()), status.message())};
+  return guarded_run([&]() -> Status {
+    ProcessState* const state = context.state().here();
+    if (state == nullptr) return {StatusCode::kOutOfMemory, std::string()};
+    const std::lock_guard lock(state->workspace_mutex);
+    buffers.workspace.bytes = plan.workspace_bytes();
+    if (DeviceQueue* const queue = context.state().queue.get();
+        queue != nullptr && !plan.body()->host_workspace) {
+      Status status = queue->check_process();
+      Result<void*> memory = status.ok() ? queue->workspace(buffers.workspace.bytes) : Result<void*>(status);
+      if (!memory.ok()) {
+        status = memory.status();
+        return {status.code(), fmt::format("{}: {}", to_string(plan.op()), status.message())};
+      }
+      buffers.workspace.data = memory.value();
+    } else if (buffers.workspace.bytes > 0) {
+      buffers.workspace.data = state->workspace(buffers.workspace.bytes);
+      if (buffers.workspace.data == nullptr) return {StatusCode::kOutOfMemory, std::string()};
     }
-    buffers.workspace.data = memory.value();
-  } else if (buffers.workspace.bytes > 0) {
-    buffers.workspace.data = state->workspace(buffers.workspace.bytes);
-    if (buffers.workspace.data == nullptr) return {StatusCode::kOutOfMemory, std::string()};
-  }
-  return run(plan, buffers, context);
+    return run(plan, buffers, context);
+  });
 }
 
 // The one-call form of every operator.

@@ -123,7 +123,7 @@ Status enqueue(Stream& stream, StreamCall call, std::shared_ptr<const PlanBody> 
 
 Stream::Stream() : state_(std::make_unique<internal::StreamState>()) {}
 Stream::~Stream() {
-  if (!state_->check_process().ok()) static_cast<void>(state_.release());
+  if (state_->process != getpid()) static_cast<void>(state_.release());
 }
 Status Stream::wait() {
   if (Status status = state_->check_process(); !status.ok()) return status;
