@@ -40,7 +40,7 @@ void Checker::fail_shadow(const void* p, std::size_t bytes, std::size_t align, L
 
 // ---- words
 
-inline void Checker::check_writer(const Cell& cell, std::uint8_t bytes, Access access, Location at,
+[[gnu::always_inline]] inline void Checker::check_writer(const Cell& cell, std::uint8_t bytes, Access access, Location at,
                                   const char* verb) {
   if (conflicts(cell.writer, bytes, access)) race(verb, " what was written by", at, cell.writer);
   // Bytes of other threads and blocks than the last writer; what is known of other blocks could order them.
@@ -49,7 +49,7 @@ inline void Checker::check_writer(const Cell& cell, std::uint8_t bytes, Access a
     race(verb, " what was written in another block, and after it by", at, cell.writer);
 }
 
-inline void Checker::check_readers(const Cell& cell, std::uint8_t bytes, Access access, Location at,
+[[gnu::always_inline]] inline void Checker::check_readers(const Cell& cell, std::uint8_t bytes, Access access, Location at,
                                    const char* verb) {
   for (const Stamp& reader : cell.readers) {
     if (conflicts(reader, bytes, access)) race(verb, " what was read by", at, reader);
@@ -81,7 +81,7 @@ inline void Checker::set_writer(Cell& cell, const Stamp& s) const {
 
 // ---- shared memory
 
-inline void Checker::check_shared(const Cell& cell, Location at, const char* verb) {
+[[gnu::always_inline]] inline void Checker::check_shared(const Cell& cell, Location at, const char* verb) {
   if (!of_block(cell.writer)) [[unlikely]] {
     fail(FindingKind::kUninitialised, at, std::string(verb) + " shared memory that this block never wrote");
   }

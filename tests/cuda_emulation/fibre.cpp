@@ -2,6 +2,7 @@
 #include "tests/cuda_emulation/fibre.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <new>
 #include <string>
@@ -11,13 +12,18 @@ namespace {
 
 constexpr std::size_t kStack = 256 * 1024;
 constexpr std::size_t kGuard = 64 * 1024;  // a multiple of every page size
-// Tops at the same offset would share the sets of the first-level cache.
+// Tops at the same offset would share the sets of the first-level cache, and with an even number of pages
+// between the stacks those of the address translation.
 constexpr std::size_t kSpread = 448, kSpreads = 128;
+std::size_t stack_step() {
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return kStack + page;
+}
 
 thread_local Fibres* starting = nullptr;
 
 std::byte* map_stacks(std::byte* at, std::uint32_t count, int flags) {
-  void* const memory = mmap(at, count * kStack, PROT_READ | PROT_WRITE,
+  void* const memory = mmap(at, count * stack_step(), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   return static_cast<std::byte*>(memory);
@@ -34,11 +40,11 @@ Fibres::~Fibres() {
   for (std::uint32_t i = 0; i < kMost; ++i) {
     if (fibres_[i].identity != nullptr) __tsan_destroy_fiber(fibres_[i].identity);
   }
-  munmap(stacks_, kMost * kStack);
+  munmap(stacks_, kMost * stack_step());
 }
 
 std::byte* Fibres::stack(std::uint32_t fibre) const {
-  return stacks_ + fibre * kStack;
+  return stacks_ + fibre * stack_step();
 }
 
 void Fibres::prepare(std::uint32_t fibre) {

@@ -130,6 +130,7 @@ std::uint32_t Machine::take_ready_thread() {
   --ready_count_;
   ++report_.switches;
   checker_->act_as(t);
+  if (options_.order != Order::kRandom && ready_count_ != 0) fibres_.expect(ready(0));
   return t;
 }
 
