@@ -19,13 +19,20 @@ void Checker::fail(FindingKind kind, Location at, const std::string& text) {
 void Checker::race(const char* verb, const char* what, Location at, const Stamp& other) {
   fail(FindingKind::kRace, at,
        std::string(verb) + what + (of_block(other) ? "" : " another block's") + " thread " +
-           std::to_string(other.thread) + " at " + to_string(places_.location(other.place)) +
+           std::to_string(other.thread()) + " at " + to_string(place(other)) +
            (of_block(other) ? ", with nothing that orders them" : ""));
 }
 
 void Checker::fail_non_coherent(const char* verb, const char* what, Location at, const Stamp& other) {
   fail(FindingKind::kNonCoherentRead, at,
-       std::string(verb) + what + " in the same launch at " + to_string(places_.location(other.place)));
+       std::string(verb) + what + " in the same launch at " + to_string(place(other)));
+}
+
+void Checker::fail_shared(const Cell& cell, Location at, const char* verb) {
+  if (!of_block(cell.writer)) {
+    fail(FindingKind::kUninitialised, at, std::string(verb) + " shared memory that this block never wrote");
+  }
+  fail(FindingKind::kAsyncCopy, at, std::string(verb) + " what an asynchronous copy is on its way to");
 }
 
 void Checker::fail_shadow(const void* p, std::size_t bytes, std::size_t align, Location at,
@@ -40,8 +47,8 @@ void Checker::fail_shadow(const void* p, std::size_t bytes, std::size_t align, L
 
 // ---- words
 
-[[gnu::always_inline]] inline void Checker::check_writer(const Cell& cell, std::uint8_t bytes, Access access, Location at,
-                                  const char* verb) {
+[[gnu::always_inline]] inline void Checker::check_writer(const Cell& cell, std::uint8_t bytes, Access access,
+                                                         Location at, const char* verb) {
   if (conflicts(cell.writer, bytes, access)) race(verb, " what was written by", at, cell.writer);
   // Bytes of other threads and blocks than the last writer; what is known of other blocks could order them.
   const unsigned others = of_block(cell.writer) ? cell.earlier_bytes : cell.earlier_bytes | cell.block_bytes;
@@ -49,18 +56,19 @@ void Checker::fail_shadow(const void* p, std::size_t bytes, std::size_t align, L
     race(verb, " what was written in another block, and after it by", at, cell.writer);
 }
 
-[[gnu::always_inline]] inline void Checker::check_readers(const Cell& cell, std::uint8_t bytes, Access access, Location at,
-                                   const char* verb) {
+[[gnu::always_inline]] inline void Checker::check_readers(const Cell& cell, std::uint8_t bytes, Access access,
+                                                          Location at, const char* verb) {
   for (const Stamp& reader : cell.readers) {
     if (conflicts(reader, bytes, access)) race(verb, " what was read by", at, reader);
-    if (reader.access == Access::kOnce && (reader.bytes & bytes) != 0)
+    if (reader.access() == Access::kOnce && (reader.bytes() & bytes) != 0)
       fail_non_coherent(verb, " what was read without coherence", at, reader);
   }
 }
 
 inline void Checker::add_reader(Cell& cell, const Stamp& s) {
   for (Stamp& reader : cell.readers) {
-    if (reader.bytes == 0 || (of_block(reader) && (reader.thread == s.thread || reader.phase < phase_))) {
+    if (reader.bytes() == 0 ||
+        (of_block(reader) && (reader.thread() == s.thread() || reader.phase < phase_))) {
       reader = s;
       return;
     }
@@ -75,19 +83,15 @@ inline void Checker::set_writer(Cell& cell, const Stamp& s) const {
     cell.earlier_bytes = static_cast<std::uint8_t>(cell.earlier_bytes | cell.block_bytes);
     cell.block_bytes = 0;
   }
-  cell.block_bytes = static_cast<std::uint8_t>(cell.block_bytes | s.bytes);
+  cell.block_bytes = static_cast<std::uint8_t>(cell.block_bytes | s.bytes());
   cell.writer = s;
 }
 
 // ---- shared memory
 
 [[gnu::always_inline]] inline void Checker::check_shared(const Cell& cell, Location at, const char* verb) {
-  if (!of_block(cell.writer)) [[unlikely]] {
-    fail(FindingKind::kUninitialised, at, std::string(verb) + " shared memory that this block never wrote");
-  }
-  if (cell.in_flight) [[unlikely]] {
-    fail(FindingKind::kAsyncCopy, at, std::string(verb) + " what an asynchronous copy is on its way to");
-  }
+  if (!of_block(cell.writer) || cell.in_flight) [[unlikely]]
+    fail_shared(cell, at, verb);
 }
 
 void Checker::read(Cell& cell, Location at) {
@@ -142,24 +146,18 @@ inline Checker::Shadow& Checker::shadow(std::size_t& last, const void* p, std::s
 
 // Calls f(cell, bytes) with the bytes of each word as bits.
 template <class F>
-inline void Checker::for_each_word(const Shadow& shadow, const void* p, std::size_t bytes, F f) const {
-  const auto visit = [&](Cell& cell, std::uint8_t mask) {
-    if (cell.launch != launch_) {
-      cell = {};
-      cell.launch = launch_;
-    }
-    f(cell, mask);
-  };
+[[gnu::always_inline]] inline void Checker::for_each_word(const Shadow& shadow, const void* p,
+                                                          std::size_t bytes, F f) const {
   std::uintptr_t at = reinterpret_cast<std::uintptr_t>(p);
   const std::uintptr_t end = at + bytes;
   Cell* cell = shadow.cells + (at / kWordBytes - shadow.region.begin / kWordBytes);
-  if ((at | bytes) % kWordBytes == 0) {
-    for (; at < end; at += kWordBytes) visit(*cell++, kWholeWord);
-    return;
-  }
   while (at < end) {
     const std::uintptr_t part = std::min(kWordBytes - at % kWordBytes, end - at);
-    visit(*cell++, static_cast<std::uint8_t>(((1U << part) - 1) << at % kWordBytes));
+    if (cell->launch != launch_) {
+      *cell = {};
+      cell->launch = launch_;
+    }
+    f(*cell++, static_cast<std::uint8_t>(((1U << part) - 1) << at % kWordBytes));
     at += part;
   }
 }
@@ -167,37 +165,31 @@ inline void Checker::for_each_word(const Shadow& shadow, const void* p, std::siz
 void Checker::read(const void* p, std::size_t bytes, std::size_t align, Access access, Location at) {
   const Shadow& of = shadow(last_read_, p, bytes, align, at, "reads");
   if (of.region.contested) return;
-  Stamp s = stamp(at, access);
   for_each_word(of, p, bytes, [&](Cell& cell, std::uint8_t mask) {
     check_writer(cell, mask, access, at, "reads");
-    if (access == Access::kOnce && (cell.writer.bytes & mask) != 0)
+    if (access == Access::kOnce && (cell.writer.bytes() & mask) != 0)
       fail_non_coherent("reads", " without coherence what was written", at, cell.writer);
-    s.bytes = mask;
-    add_reader(cell, s);
+    add_reader(cell, stamp(at, access, mask));
   });
 }
 
 void Checker::write(const void* p, std::size_t bytes, std::size_t align, Access access, Location at) {
   const Shadow& of = shadow(last_written_, p, bytes, align, at, "writes");
   if (of.region.contested) return;
-  Stamp s = stamp(at, access);
   for_each_word(of, p, bytes, [&](Cell& cell, std::uint8_t mask) {
     check_writer(cell, mask, access, at, "overwrites");
     check_readers(cell, mask, access, at, "overwrites");
-    s.bytes = mask;
-    set_writer(cell, s);
+    set_writer(cell, stamp(at, access, mask));
   });
 }
 
 void Checker::update(const void* p, std::size_t bytes, Location at) {
   const Shadow& of = shadow(last_written_, p, bytes, bytes, at, "updates");
   if (of.region.contested) return;
-  Stamp s = stamp(at, Access::kAtomic);
   for_each_word(of, p, bytes, [&](Cell& cell, std::uint8_t mask) {
     check_writer(cell, mask, Access::kAtomic, at, "updates");
     check_readers(cell, mask, Access::kAtomic, at, "updates");
-    s.bytes = mask;
-    set_writer(cell, s);
+    set_writer(cell, stamp(at, Access::kAtomic, mask));
   });
 }
 

@@ -26,15 +26,6 @@ Cell* map_cells(std::size_t bytes) {
 
 }  // namespace
 
-std::uint32_t Places::number_of_file(const char* file) {
-  const Unwatched unwatched;
-  const auto found = std::find(files_.begin(), files_.end(), file);
-  if (found != files_.end()) return static_cast<std::uint32_t>(found - files_.begin());
-  if (files_.size() >> kFileBits != 0) throw std::bad_alloc();
-  files_.push_back(file);
-  return static_cast<std::uint32_t>(files_.size() - 1);
-}
-
 Checker::Checker(Failure& failure) : failure_(failure), kept_(map_cells(kKeptCells * sizeof(Cell))) {}
 
 Checker::~Checker() {
@@ -178,7 +169,7 @@ void Checker::acquire(const void* word) {
 
 bool Checker::ordered_by_release(const Stamp& s) const {
   return std::any_of(known_[me_].begin(), known_[me_].end(), [&](const Known& k) {
-    return s.phase >= k.first && (s.phase < k.last || (s.phase == k.last && k.clocks[s.thread] >= s.clock));
+    return s.phase >= k.first && (s.phase < k.last || (s.phase == k.last && k.clocks[s.thread()] >= s.clock));
   });
 }
 

@@ -25,11 +25,16 @@ enum class Access : std::uint8_t { kPlain, kAtomic, kOnce };
 struct Stamp {
   std::uint32_t phase = 0;
   std::uint32_t clock = 0;
-  std::uint32_t place = 0;  // a number of Places
-  std::uint16_t thread = 0;
-  Access access = Access::kPlain;
-  std::uint8_t bytes = 0;  // of the word, one bit each
+  std::int32_t file = 0;  // see file_offset()
+  std::uint16_t line = 0;
+  std::uint16_t who = 0;  // by bits: 10 of the thread, 2 of the access, and one for each byte of the word
+
+  static constexpr unsigned kThreadBits = 10, kAccessBits = 2;
+  std::uint32_t thread() const { return who & ((1U << kThreadBits) - 1); }
+  Access access() const { return static_cast<Access>(who >> kThreadBits & ((1U << kAccessBits) - 1)); }
+  std::uint8_t bytes() const { return static_cast<std::uint8_t>(who >> (kThreadBits + kAccessBits)); }
 };
+static_assert(sizeof(Stamp) == 16);
 
 // Four bytes of global memory, or one element of a shared array. One line of the cache: most of the time of
 // an access goes to waiting for it.
@@ -42,32 +47,6 @@ struct alignas(64) Cell {
   std::uint32_t launch = 0;        // of global memory: the one that all of this is of
 };
 static_assert(sizeof(Cell) == 64);
-
-// Locations as numbers of 32 bits.
-class Places {
- public:
-  std::uint32_t number(Location at) {
-    Recent& recent = recent_[reinterpret_cast<std::uintptr_t>(at.file) / 8 % kRecent];
-    if (recent.file != at.file) [[unlikely]]
-      recent = {at.file, number_of_file(at.file)};
-    return recent.number << kLineBits | at.line;
-  }
-  Location location(std::uint32_t number) const {
-    return {files_[number >> kLineBits], number & ((1U << kLineBits) - 1)};
-  }
-
- private:
-  static constexpr unsigned kLineBits = 20, kFileBits = 32 - kLineBits;
-  static constexpr std::size_t kRecent = 64;
-  struct Recent {
-    const char* file = nullptr;
-    std::uint32_t number = 0;
-  };
-  std::uint32_t number_of_file(const char* file);
-
-  std::vector<const char*> files_ = {nullptr};
-  std::array<Recent, kRecent> recent_;
-};
 
 // Throws away what runs, with a finding (see Machine).
 class Failure {
@@ -145,21 +124,33 @@ class Checker {
   }
   bool ordered(const Stamp& s) const {
     if (!of_block(s)) return any_known_ && ordered_by_release(s);
-    return s.phase < phase_ || s.thread == me_ || known_clock(s.thread) >= s.clock;
+    return s.phase < phase_ || s.thread() == me_ || known_clock(s.thread()) >= s.clock;
   }
   bool ordered_by_release(const Stamp& s) const;
   bool conflicts(const Stamp& s, std::uint8_t bytes, Access access) const {
-    const bool atomics = access == Access::kAtomic && s.access == Access::kAtomic;
-    return (s.bytes & bytes) != 0 && !atomics && !ordered(s);
+    const bool atomics = access == Access::kAtomic && s.access() == Access::kAtomic;
+    return (s.bytes() & bytes) != 0 && !atomics && !ordered(s);
   }
-  Stamp stamp(Location at, Access access) {
-    return {phase_, own_clock_[me_], places_.number(at), static_cast<std::uint16_t>(me_), access, kWholeWord};
+  Stamp stamp(Location at, Access access, std::uint32_t bytes = kWholeWord) const {
+    const std::uint32_t kind = bytes << Stamp::kAccessBits | static_cast<std::uint32_t>(access);
+    return {phase_, own_clock_[me_], file_offset(at.file), static_cast<std::uint16_t>(at.line),
+            static_cast<std::uint16_t>(kind << Stamp::kThreadBits | me_)};
+  }
+  // The names of files are constants of one program, less than 2 GiB from each other.
+  static constexpr char kUnknownFile[] = "?";
+  static std::int32_t file_offset(const char* file) {
+    return static_cast<std::int32_t>(reinterpret_cast<std::intptr_t>(file) -
+                                     reinterpret_cast<std::intptr_t>(kUnknownFile));
+  }
+  static Location place(const Stamp& s) {
+    return {reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(kUnknownFile) + s.file), s.line};
   }
   void add_reader(Cell& cell, const Stamp& s);
   void set_writer(Cell& cell, const Stamp& s) const;
   void check_writer(const Cell& cell, std::uint8_t bytes, Access access, Location at, const char* verb);
   void check_readers(const Cell& cell, std::uint8_t bytes, Access access, Location at, const char* verb);
   void check_shared(const Cell& cell, Location at, const char* verb);
+  [[noreturn, gnu::cold]] void fail_shared(const Cell& cell, Location at, const char* verb);
   Shadow& shadow(std::size_t& last, const void* p, std::size_t bytes, std::size_t align, Location at,
                  const char* verb);
   template <class F>
@@ -194,7 +185,6 @@ class Checker {
   std::vector<Shadow> shadows_;
   std::size_t last_read_ = 0, last_written_ = 0;  // of shadows_
   Cell* kept_ = nullptr;
-  Places places_;
   std::uint64_t random_ = 0;
 };
 

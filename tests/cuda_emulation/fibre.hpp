@@ -56,30 +56,31 @@ class Fibres {
   std::byte* stack(std::uint32_t fibre) const;
   // On its own stack again; AddressSanitizer tells the stack of whoever ran before.
   void arrive(void* fake_stack) {
-    if (__sanitizer_finish_switch_fiber == nullptr) return;
     Fibre& before = fibres_[previous_];
     __sanitizer_finish_switch_fiber(fake_stack, &before.stack, &before.stack_bytes);
   }
 
+  std::uint32_t running_ = kMost;
   Function turn_;
   void* closure_;
   std::byte* stacks_ = nullptr;
   // The last is the scheduler.
   std::vector<void*> stack_pointers_;  // null: not prepared
   std::vector<Fibre> fibres_;
-  std::uint32_t running_ = kMost, previous_ = kMost;
+  std::uint32_t previous_ = kMost;
 };
 
 inline void Fibres::pass(std::uint32_t to) {
   const std::uint32_t from = running_;
-  if (stack_pointers_[to] == nullptr) prepare(to);
+  if (stack_pointers_[to] == nullptr) [[unlikely]]
+    prepare(to);
   previous_ = from;
   running_ = to;
   if (thread_sanitizer()) __tsan_switch_to_fiber(fibres_[to].identity, kNoOrder);
   if (__sanitizer_start_switch_fiber != nullptr)
     __sanitizer_start_switch_fiber(&fibres_[from].fake_stack, fibres_[to].stack, fibres_[to].stack_bytes);
   kvferry_switch_fibre(&stack_pointers_[from], stack_pointers_[to]);
-  arrive(fibres_[from].fake_stack);
+  if (__sanitizer_finish_switch_fiber != nullptr) arrive(fibres_[from].fake_stack);
 }
 
 }  // namespace kvferry::emulation
