@@ -14,7 +14,7 @@ namespace kvferry::emulation {
 namespace {
 
 // Of global memory, kept from launch to launch: enough for the buffers of most.
-constexpr std::size_t kKeptCells = std::size_t{1} << 21;
+constexpr std::size_t kKeptCells = std::size_t{1} << 22;
 
 // Untouched cells cost nothing, so that buffers of gigabytes can be watched.
 Cell* map_cells(std::size_t bytes) {
@@ -26,7 +26,10 @@ Cell* map_cells(std::size_t bytes) {
 
 }  // namespace
 
-Checker::Checker(Failure& failure) : failure_(failure), kept_(map_cells(kKeptCells * sizeof(Cell))) {}
+Checker::Checker(Failure& failure) : failure_(failure), kept_(map_cells(kKeptCells * sizeof(Cell))) {
+  // Cells that lie side by side, each at a line of its own, are many pages. A system without huge ones refuses.
+  madvise(kept_, kKeptCells * sizeof(Cell), MADV_HUGEPAGE);
+}
 
 Checker::~Checker() {
   end_launch();
