@@ -27,7 +27,8 @@ Cell* map_cells(std::size_t bytes) {
 }  // namespace
 
 Checker::Checker(Failure& failure) : failure_(failure), kept_(map_cells(kKeptCells * sizeof(Cell))) {
-  // Cells that lie side by side, each at a line of its own, are many pages. A system without huge ones refuses.
+  // Cells that lie side by side, each at a line of its own, are many pages. A system without huge ones
+  // refuses.
   madvise(kept_, kKeptCells * sizeof(Cell), MADV_HUGEPAGE);
 }
 

@@ -67,9 +67,9 @@ class Checker {
 
   void start_launch(std::uint32_t threads, std::uint64_t seed);
   void end_launch();
-  // The phases come to an end: time for another one, and for other cells of shared memory. Far before they
-  // do, so that it happens in every long test.
-  bool worn_out() const { return phase_ >> 20 != 0; }
+  // Phases are going to end: time for another one, and for other cells of shared memory. Far before they do,
+  // so that long tests come here.
+  bool worn_out() const { return phase_ >> 16 != 0; }
 
   // On whose behalf the next accesses are.
   void act_as(std::uint32_t thread) { me_ = thread; }
