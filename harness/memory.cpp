@@ -181,11 +181,21 @@ std::vector<std::pair<std::int64_t, std::int64_t>> Memory::touched() const {
   const std::int64_t pages = (mapping_bytes_ - 2 * kPage) / kPage;
   const std::int64_t align = data_ - first;
   constexpr std::int64_t kStep = 1 << 18;
+  // Most pages of sparse memory: eight are as quick as one.
+  const auto eight_untouched = [](const unsigned char* flags) {
+    std::uint64_t all = 0;
+    std::memcpy(&all, flags, sizeof all);
+    return all == 0;
+  };
   std::vector<unsigned char> resident(to_size(std::min(kStep, std::max<std::int64_t>(pages, 1))));
   for (std::int64_t page = 0; page < pages; page += kStep) {
     const std::int64_t n = std::min(kStep, pages - page);
     if (mincore(first + page * kPage, to_size(n * kPage), resident.data()) != 0) throw std::bad_alloc();
     for (std::int64_t i = 0; i < n; ++i) {
+      if (i % 8 == 0 && i + 8 <= n && eight_untouched(&resident[to_size(i)])) {
+        i += 7;
+        continue;
+      }
       if ((resident[to_size(i)] & 1) == 0) continue;
       const std::int64_t begin = std::max<std::int64_t>((page + i) * kPage - align, 0);
       const std::int64_t end = std::min((page + i + 1) * kPage - align, size_);

@@ -16,7 +16,8 @@ constexpr std::size_t kVector = sizeof(internal::cuda::Vec16);
 
 void Machine::start_copy(AsyncCopy copy) {
   const Unwatched unwatched;
-  Checker& check = before_access(copy.at);
+  before_access(copy.at);
+  Checker& check = *checker_;
   copy.thread = running();
   copy.group = threads_[copy.thread].group;
   if (copy.mbarrier != nullptr) check.read(copy.mbarrier->cell, copy.at);
@@ -80,12 +81,12 @@ void Machine::finish_phase(Mbarrier& b) {
   b.pending = b.arrivals;
   for (std::uint32_t t = 0; t < job_.threads; ++t) {
     const Thread& thread = threads_[t];
-    if (thread.state == State::kMbarrier && thread.mbarrier == &b && thread.parity != b.parity) make_ready(t);
+    if (states_[t] == State::kMbarrier && thread.mbarrier == &b && thread.parity != b.parity) make_ready(t);
   }
 }
 
 void Machine::init_mbarrier(Mbarrier& b, std::uint32_t arrivals, Location at) {
-  before_access(at).write(b.cell, at);
+  write(b.cell, at);
   const Cell cell = b.cell;
   b = {};
   b.cell = cell;
@@ -94,10 +95,9 @@ void Machine::init_mbarrier(Mbarrier& b, std::uint32_t arrivals, Location at) {
 
 void Machine::arrive(Mbarrier& b, std::uint32_t bytes, Location at) {
   const Unwatched unwatched;
-  Checker& check = before_access(at);
-  check.read(b.cell, at);  // its initialisation must be visible to whoever uses it
+  read(b.cell, at);  // its initialisation must be visible to whoever uses it
   if (b.pending == 0) fail(FindingKind::kMbarrier, at, "arrives at an mbarrier that has all its arrivals");
-  check.publish(b.clocks);
+  checker_->publish(b.clocks);
   b.bytes += bytes;
   --b.pending;
   finish_phase(b);
@@ -105,8 +105,7 @@ void Machine::arrive(Mbarrier& b, std::uint32_t bytes, Location at) {
 
 void Machine::wait(Mbarrier& b, std::uint32_t parity, Location at) {
   const Unwatched unwatched;
-  Checker& check = before_access(at);
-  check.read(b.cell, at);
+  read(b.cell, at);
   if (b.parity == parity) {
     Thread& me = threads_[running()];
     me.mbarrier = &b;
@@ -114,7 +113,7 @@ void Machine::wait(Mbarrier& b, std::uint32_t parity, Location at) {
     suspend(State::kMbarrier, at);
   }
   for (const AsyncCopy& copy : std::exchange(b.landed, {})) show(copy);
-  check.join(b.clocks);
+  checker_->join(b.clocks);
 }
 
 }  // namespace kvferry::emulation

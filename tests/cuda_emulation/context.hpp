@@ -31,25 +31,23 @@ class SharedArray {
  public:
   T operator[](Index i) const {
     check(i.value, i.at);
-    Machine::here().before_access(i.at).read(cells_[i.value], i.at);
+    Machine::busy().read(cells_[i.value], i.at);
     return values_[i.value];
   }
   void set(std::int64_t i, T value, Location at = Location::here()) {
     check(i, at);
-    Machine::here().before_access(at).write(cells_[i], at);
+    Machine::busy().write(cells_[i], at);
     values_[i] = value;
   }
 
  private:
   friend class Context;
   static void check(std::int64_t i, Location at) {
-    if (i >= 0 && i < N) return;
-    Machine::here().fail(FindingKind::kOutOfBounds, at,
-                         "uses index " + std::to_string(i) + " of a shared array of " + std::to_string(N));
+    if (i < 0 || i >= N) Machine::busy().fail_index(i, N, at);
   }
   T* update(std::int64_t i, Location at) {
     check(i, at);
-    Machine::here().before_access(at, true).update(cells_[i], at);
+    Machine::busy().update(cells_[i], at);
     return &values_[i];
   }
 
@@ -100,17 +98,17 @@ class Context {
 
   template <class T>
   T load(const T* p, Location at = Location::here()) const {
-    machine_.before_access(at).read(p, sizeof(T), alignof(T), Access::kPlain, at);
+    machine_.read(p, sizeof(T), alignof(T), Access::kPlain, at);
     return *p;
   }
   template <class T>
   void store(T* p, T value, Location at = Location::here()) const {
-    machine_.before_access(at).write(p, sizeof(T), alignof(T), Access::kPlain, at);
+    machine_.write(p, sizeof(T), alignof(T), at);
     *p = value;
   }
   template <class T>
   T load_once(const T* p, Location at = Location::here()) const {
-    machine_.before_access(at).read(p, sizeof(T), alignof(T), Access::kOnce, at);
+    machine_.read(p, sizeof(T), alignof(T), Access::kOnce, at);
     return *p;
   }
   template <class T>
@@ -145,15 +143,11 @@ class Context {
   }
 
   std::uint32_t load_acquire(const std::uint32_t* p, Location at = Location::here()) const {
-    Checker& check = machine_.before_access(at, true);
-    check.read(p, sizeof *p, alignof(std::uint32_t), Access::kAtomic, at);
-    check.acquire(p);
+    machine_.acquire(p, at);
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
   }
   void store_release(std::uint32_t* p, std::uint32_t value, Location at = Location::here()) const {
-    Checker& check = machine_.before_access(at);
-    check.write(p, sizeof *p, alignof(std::uint32_t), Access::kAtomic, at);
-    check.release(p);
+    machine_.release(p, at);
     __atomic_store_n(p, value, __ATOMIC_RELEASE);
   }
   std::uint32_t load_system(const std::uint32_t* p, Location at = Location::here()) const {
@@ -196,7 +190,7 @@ class Context {
  private:
   template <class T>
   T* update(T* p, Location at) const {
-    machine_.before_access(at, true).update(p, sizeof(T), at);
+    machine_.update(p, sizeof(T), at);
     return p;
   }
   template <class T>

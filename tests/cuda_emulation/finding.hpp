@@ -13,9 +13,9 @@ namespace kvferry::emulation {
 // std::source_location, which clang 14 does not have.
 struct Location {
   const char* file = nullptr;
-  std::uint32_t line = 0;
+  std::uint64_t line = 0;  // with no padding behind it, which a copy would take with it, the slow way
 
-  static constexpr Location here(const char* file = __builtin_FILE(), std::uint32_t line = __builtin_LINE()) {
+  static constexpr Location here(const char* file = __builtin_FILE(), std::uint64_t line = __builtin_LINE()) {
     return {file, line};
   }
 };

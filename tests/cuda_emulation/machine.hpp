@@ -5,13 +5,16 @@
 // public here.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "harness/random.hpp"
 #include "tests/cuda_emulation/checker.hpp"
 #include "tests/cuda_emulation/fibre.hpp"
 #include "tests/cuda_emulation/finding.hpp"
@@ -53,6 +56,8 @@ class Machine final : public Failure {
  public:
   // The one of this thread of the system.
   static Machine& here();
+  // The same, while it runs something.
+  static Machine& busy() { return *busy_; }
 
   Report launch(const Job& job, std::uint32_t blocks, const LaunchOptions& options);
 
@@ -62,9 +67,17 @@ class Machine final : public Failure {
   std::uint32_t block() const { return block_; }
   std::uint32_t blocks() const { return blocks_; }
   std::uint32_t threads() const { return job_.threads; }
-  // The checks, on behalf of the thread that runs; others may have run before. `polls`: it may wait for
-  // somebody.
-  Checker& before_access(Location at, bool polls = false);
+  // The checks of an access; others may run before it. An atomic operation gives way: whoever waits for
+  // somebody polls with one.
+  void read(Cell& cell, Location at);
+  void write(Cell& cell, Location at);
+  void update(Cell& cell, Location at);
+  void read(const void* p, std::size_t bytes, std::size_t align, Access access, Location at);
+  void write(const void* p, std::size_t bytes, std::size_t align, Location at);
+  void update(const void* p, std::size_t bytes, Location at);
+  void acquire(const std::uint32_t* p, Location at);
+  void release(const std::uint32_t* p, Location at);
+  [[noreturn, gnu::cold]] void fail_index(std::int64_t i, std::uint32_t count, Location at);
   void call_host() {
     if (options_.host) options_.host();
   }
@@ -82,51 +95,92 @@ class Machine final : public Failure {
   void wait(Mbarrier& b, std::uint32_t parity, Location at);
 
  private:
+  static constexpr std::uint32_t kLanes = internal::cuda::kWarp;
   struct Cancelled {};
   enum class State : std::uint8_t { kReady, kBarrier, kWarp, kMbarrier, kDone };
   struct Thread {
-    State state = State::kDone;
-    WarpOperation operation = WarpOperation::kSync;
-    std::uint32_t mask = 0, source = 0;
-    std::uint64_t value = 0;
-    Location at;
     const Mbarrier* mbarrier = nullptr;
     std::uint32_t parity = 0;
     std::uint32_t group = 0;  // of asynchronous copies
     void* tsan_key = nullptr;
   };
+  // What the lanes of a warp ask for. Bits and arrays of lanes, side by side: most of the time of an
+  // operation goes to waiting for memory.
+  struct Warp {
+    std::uint32_t waiting = 0;
+    std::uint32_t gone = 0;  // have returned, or do not exist
+    // All who wait ask for this.
+    bool alike = false;
+    WarpOperation operation = WarpOperation::kSync;
+    std::uint32_t mask = 0;
+
+    std::array<WarpOperation, kLanes> operations;
+    std::array<std::uint32_t, kLanes> masks, sources;
+    std::array<std::uint64_t, kLanes> values;
+  };
 
   Machine() : fibres_(turn, this) {}
   static void turn(void* machine, std::uint32_t thread);
   std::uint32_t running() const { return fibres_.running(); }
-  std::uint64_t random();
+  std::uint64_t random() { return random_ = harness::mix(random_); }
 
   void run_block();
   void run_threads();
   void release_barrier();
   [[noreturn]] void deadlock();
-  std::uint32_t& ready(std::uint32_t i) { return ready_[(first_ready_ + i) % ready_.size()]; }
-  void make_ready(std::uint32_t thread);
+  std::uint32_t& ready(std::uint32_t i) {
+    const std::uint32_t at = first_ready_ + i;
+    return ready_[at < job_.threads ? at : at - job_.threads];
+  }
+  void make_ready(std::uint32_t thread) {
+    states_[thread] = State::kReady;
+    ready(ready_count_++) = thread;
+  }
   void make_all_ready();
-  void suspend(State state, Location at);
+  std::uint32_t take_ready_thread();
+  std::uint32_t take_ready();
+  // Others run until somebody makes this thread ready and its turn comes.
+  void suspend(State state, Location at) {
+    const std::uint32_t me = running();
+    states_[me] = state;
+    places_[me] = at;
+    const std::uint32_t next = take_ready();
+    if (next == me) return;
+    fibres_.pass(next);
+    if (cancelled_) throw Cancelled();
+  }
   void give_way();
-  void check_mask(std::uint32_t thread);
+  void before_access(Location at, bool polls = false) {
+    if (++accesses_ > options_.most_accesses) [[unlikely]]
+      fail_endless(at);
+    if (polls || (options_.preempt_per_1024 != 0 && random() % 1024 < options_.preempt_per_1024)) give_way();
+  }
+  [[noreturn, gnu::cold]] void fail_endless(Location at);
+  void check_masks(std::uint32_t first, std::uint32_t lanes);
   bool try_warp(std::uint32_t thread);
-  std::uint64_t warp_value(std::uint32_t thread);
+  void exchange(Warp& warp, std::uint32_t first, WarpOperation operation, std::uint32_t mask);
   void complete(const AsyncCopy& copy);
   static void show(const AsyncCopy& copy);
   bool complete_a_bulk_copy();
   void finish_phase(Mbarrier& b);
 
+  static constinit thread_local Machine* busy_;
+
   Fibres fibres_;
+  std::vector<State> states_;     // of threads, as
+  std::vector<Location> places_;  // where they wait, and
   std::vector<Thread> threads_;
-  std::unique_ptr<Checker> checker_;
+  std::vector<Warp> warps_;
+  std::unique_ptr<Checker> checker_ = std::make_unique<Checker>(*this);
   Job job_{};
   LaunchOptions options_;
   Report report_;
   bool cancelled_ = false;
   std::uint32_t block_ = 0, blocks_ = 0;
   std::shared_ptr<void> shared_;
+  // The shared memory of kernels, kept from launch to launch: as in blocks that follow each other, what
+  // others left there was never written. By Job::make_shared.
+  std::unordered_map<std::shared_ptr<void> (*)(), std::shared_ptr<void>> kept_shared_;
   std::uint32_t live_ = 0, at_barrier_ = 0;
   std::uint32_t subject_ = 0;         // who a finding of the scheduler is about
   std::vector<std::uint32_t> ready_;  // a ring: each thread is in it at most once

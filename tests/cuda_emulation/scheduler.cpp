@@ -2,19 +2,16 @@
 #include <algorithm>
 #include <cstring>
 
-#include "harness/random.hpp"
 #include "tests/cuda_emulation/machine.hpp"
 #include "tests/cuda_emulation/sanitizers.hpp"
 
 namespace kvferry::emulation {
 
+constinit thread_local Machine* Machine::busy_ = nullptr;
+
 Machine& Machine::here() {
   static thread_local Machine machine;
   return machine;
-}
-
-std::uint64_t Machine::random() {
-  return random_ = harness::mix(random_);
 }
 
 void Machine::fail(FindingKind kind, Location at, const std::string& text) {
@@ -36,8 +33,16 @@ Report Machine::launch(const Job& job, std::uint32_t blocks, const LaunchOptions
   cancelled_ = false;
   random_ = harness::mix(options.seed);
   accesses_ = 0;
-  checker_ = std::make_unique<Checker>(*this, job.threads, options.seed);
+  if (checker_->worn_out()) {
+    checker_ = std::make_unique<Checker>(*this);
+    kept_shared_.clear();
+  }
+  checker_->start_launch(job.threads, options.seed);
+  states_.assign(job.threads, State::kDone);
+  places_.assign(job.threads, {});
   threads_.assign(job.threads, {});
+  warps_.assign((job.threads + kLanes - 1) / kLanes, {});
+  busy_ = this;
 
   std::vector<std::uint32_t> order(blocks);
   for (std::uint32_t b = 0; b < blocks; ++b) order[b] = options.order == Order::kReverse ? blocks - 1 - b : b;
@@ -45,7 +50,8 @@ Report Machine::launch(const Job& job, std::uint32_t blocks, const LaunchOptions
     for (std::uint32_t b = blocks; b > 1; --b) std::swap(order[b - 1], order[random() % b]);
   }
   std::vector<std::shared_ptr<void>> kept;  // ThreadSanitizer must not see two blocks share an address
-  shared_ = job.make_shared();
+  shared_ = kept_shared_[job.make_shared];
+  if (shared_ == nullptr) shared_ = job.make_shared();
   for (const std::uint32_t b : order) {
     block_ = b;
     if (thread_sanitizer()) {
@@ -56,8 +62,11 @@ Report Machine::launch(const Job& job, std::uint32_t blocks, const LaunchOptions
     if (cancelled_) break;
   }
   tsan_acquire(&tsan_end_);
+  // A launch that was thrown away may have left anything.
+  kept_shared_[job.make_shared] = cancelled_ || thread_sanitizer() ? nullptr : shared_;
   shared_.reset();
-  checker_.reset();
+  checker_->end_launch();
+  busy_ = nullptr;
   tsan_keys_.clear();
   return std::move(report_);
 }
@@ -74,10 +83,12 @@ void Machine::run_block() {
   checker_->start_block();
   copies_.clear();
   ready_.resize(job_.threads);
-  ready_count_ = 0;
+  first_ready_ = ready_count_ = 0;
   at_barrier_ = 0;
   live_ = job_.threads;
   for (Thread& thread : threads_) thread.group = 0;
+  for (Warp& warp : warps_) warp.waiting = warp.gone = 0;
+  if (job_.threads % kLanes != 0) warps_.back().gone = internal::cuda::kAllLanes << job_.threads % kLanes;
   make_all_ready();
   try {
     run_threads();
@@ -86,7 +97,7 @@ void Machine::run_block() {
   if (!cancelled_) return;
   // Whoever is inside the kernel unwinds.
   for (std::uint32_t t = 0; t < job_.threads; ++t) {
-    while (threads_[t].state != State::kDone) fibres_.resume(t);
+    while (states_[t] != State::kDone) fibres_.resume(t);
   }
 }
 
@@ -101,22 +112,26 @@ void Machine::run_threads() {
       }
       continue;
     }
-    if (options_.order == Order::kRandom) {
-      std::swap(ready(0), ready(static_cast<std::uint32_t>(random() % ready_count_)));
-    }
-    const std::uint32_t t = ready(0);
-    first_ready_ = (first_ready_ + 1) % job_.threads;
-    --ready_count_;
-    ++report_.switches;
-    checker_->act_as(t);
-    fibres_.resume(t);
-    if (threads_[t].state == State::kDone && !cancelled_) {
+    const std::uint32_t t = fibres_.resume(take_ready_thread());
+    if (states_[t] == State::kDone && !cancelled_) {
       --live_;
-      for (std::uint32_t u = t & ~31U, end = std::min(u + 32, job_.threads); u < end; ++u) {
-        if (threads_[u].state == State::kWarp) check_mask(u);
-      }
+      warps_[t / kLanes].gone |= 1U << t % kLanes;
+      check_masks(t - t % kLanes, warps_[t / kLanes].waiting);
     }
   }
+}
+
+// Whoever goes on.
+std::uint32_t Machine::take_ready_thread() {
+  if (options_.order == Order::kRandom)
+    std::swap(ready(0), ready(static_cast<std::uint32_t>(random() % ready_count_)));
+  const std::uint32_t t = ready(0);
+  if (++first_ready_ == job_.threads) first_ready_ = 0;
+  --ready_count_;
+  ++report_.switches;
+  checker_->act_as(t);
+  if (options_.order != Order::kRandom && ready_count_ != 0) fibres_.expect(ready(0));
+  return t;
 }
 
 // One CUDA thread of one block.
@@ -128,12 +143,7 @@ void Machine::turn(void* machine, std::uint32_t thread) {
   } catch (const Cancelled&) {
   }
   tsan_release(&self.tsan_end_);
-  self.threads_[thread].state = State::kDone;
-}
-
-void Machine::make_ready(std::uint32_t thread) {
-  threads_[thread].state = State::kReady;
-  ready(ready_count_++) = thread;
+  self.states_[thread] = State::kDone;
 }
 
 void Machine::make_all_ready() {
@@ -141,26 +151,14 @@ void Machine::make_all_ready() {
     make_ready(options_.order == Order::kReverse ? job_.threads - 1 - i : i);
 }
 
-void Machine::suspend(State state, Location at) {
-  Thread& me = threads_[running()];
-  me.state = state;
-  me.at = at;
-  fibres_.wait();
-  if (cancelled_) throw Cancelled();
+// The next of those that could run; the scheduler, when it has more to decide.
+std::uint32_t Machine::take_ready() {
+  return ready_count_ == 0 || !copies_.empty() ? Fibres::kMost : take_ready_thread();
 }
 
 void Machine::give_way() {
   make_ready(running());
   suspend(State::kReady, {});
-}
-
-Checker& Machine::before_access(Location at, bool polls) {
-  if (++accesses_ > options_.most_accesses) {
-    fail(FindingKind::kDeadlock, at,
-         "is still running after " + std::to_string(options_.most_accesses) + " accesses of the launch");
-  }
-  if (polls || (options_.preempt_per_1024 != 0 && random() % 1024 < options_.preempt_per_1024)) give_way();
-  return *checker_;
 }
 
 // ---- barriers
@@ -175,18 +173,18 @@ void Machine::sync(Location at) {
 
 void Machine::release_barrier() {
   std::uint32_t first = 0;
-  while (threads_[first].state != State::kBarrier) ++first;
-  const Location place = threads_[first].at;
+  while (states_[first] != State::kBarrier) ++first;
+  const Location place = places_[first];
   for (std::uint32_t t = 0; t < job_.threads; ++t) {
-    const Thread& thread = threads_[t];
+    const Location other = places_[t];
     subject_ = first;
-    if (thread.state == State::kDone) {
+    if (states_[t] == State::kDone) {
       fail(FindingKind::kDivergentBarrier, place,
            "waits for thread " + std::to_string(t) + ", which has returned without this barrier");
     }
-    if (thread.at.line != place.line || std::strcmp(thread.at.file, place.file) != 0) {
+    if (other.line != place.line || (other.file != place.file && std::strcmp(other.file, place.file) != 0)) {
       fail(FindingKind::kDivergentBarrier, place,
-           "meets thread " + std::to_string(t) + " at another barrier, " + to_string(thread.at));
+           "meets thread " + std::to_string(t) + " at another barrier, " + to_string(other));
     }
   }
   checker_->barrier();
@@ -199,18 +197,18 @@ void Machine::deadlock() {
   std::string who;
   std::vector<std::string> seen;
   for (std::uint32_t t = 0; t < job_.threads; ++t) {
-    const Thread& thread = threads_[t];
-    if (thread.state == State::kDone) continue;
-    const char* what = thread.state == State::kBarrier ? "a barrier"
-                       : thread.state == State::kWarp  ? "its warp"
-                                                       : "an mbarrier";
-    const std::string place = std::string(what) + " at " + to_string(thread.at);
+    const State state = states_[t];
+    if (state == State::kDone) continue;
+    const char* what = state == State::kBarrier ? "a barrier"
+                       : state == State::kWarp  ? "its warp"
+                                                : "an mbarrier";
+    const std::string place = std::string(what) + " at " + to_string(places_[t]);
     if (std::find(seen.begin(), seen.end(), place) != seen.end()) continue;
     if (seen.empty()) subject_ = t;
     who += (seen.empty() ? "waits for " : "; thread " + std::to_string(t) + " waits for ") + place;
     seen.push_back(place);
   }
-  fail(FindingKind::kDeadlock, threads_[subject_].at, who);
+  fail(FindingKind::kDeadlock, places_[subject_], who);
 }
 
 }  // namespace kvferry::emulation

@@ -19,89 +19,100 @@ void for_each_lane(std::uint32_t mask, F f) {
 std::uint64_t Machine::warp(WarpOperation operation, std::uint32_t mask, std::uint64_t value,
                             std::uint32_t source, Location at) {
   const Unwatched unwatched;
-  const std::uint32_t t = running();
-  if ((mask >> t % 32 & 1) == 0) fail(FindingKind::kWarpMask, at, "is not in the mask of its own operation");
-  Thread& me = threads_[t];
-  me.state = State::kWarp;
-  me.operation = operation;
-  me.mask = mask;
-  me.value = value;
-  me.source = source;
-  me.at = at;
+  const std::uint32_t t = running(), lane = t % kLanes;
+  if ((mask >> lane & 1) == 0) fail(FindingKind::kWarpMask, at, "is not in the mask of its own operation");
+  Warp& warp = warps_[t / kLanes];
+  if (warp.waiting == 0) {
+    warp.alike = true;
+    warp.operation = operation;
+    warp.mask = mask;
+  }
+  warp.alike = warp.alike && operation == warp.operation && mask == warp.mask;
+  warp.waiting |= 1U << lane;
+  warp.operations[lane] = operation;
+  warp.masks[lane] = mask;
+  warp.sources[lane] = source;
+  warp.values[lane] = value;
+  states_[t] = State::kWarp;
+  places_[t] = at;
   if (thread_sanitizer()) tsan_release(tsan_lanes_[t]);
   if (!try_warp(t)) suspend(State::kWarp, at);
-  tsan_acquire(me.tsan_key);
-  return me.value;
+  if (thread_sanitizer()) tsan_acquire(threads_[t].tsan_key);
+  return warp.values[lane];
 }
 
-void Machine::check_mask(std::uint32_t thread) {
-  const std::uint32_t first = thread & ~31U;
-  subject_ = thread;
-  for_each_lane(threads_[thread].mask, [&](std::uint32_t lane) {
-    const bool exists = first + lane < job_.threads;
-    if (exists && threads_[first + lane].state != State::kDone) return;
-    fail(FindingKind::kWarpMask, threads_[thread].at,
-         "names lane " + std::to_string(lane) + ", which " + (exists ? "has returned" : "does not exist"));
+// None of `lanes`, which wait, waits for somebody who does not come.
+void Machine::check_masks(std::uint32_t first, std::uint32_t lanes) {
+  const Warp& warp = warps_[first / kLanes];
+  for_each_lane(lanes, [&](std::uint32_t lane) {
+    const std::uint32_t missing = warp.masks[lane] & warp.gone;
+    if (missing == 0) return;
+    subject_ = first + lane;
+    const auto other = static_cast<std::uint32_t>(std::countr_zero(missing));
+    fail(FindingKind::kWarpMask, places_[subject_],
+         "names lane " + std::to_string(other) + ", which " +
+             (first + other < job_.threads ? "has returned" : "does not exist"));
   });
 }
 
-// What the operation gives to `thread`, whose warp is complete.
-std::uint64_t Machine::warp_value(std::uint32_t thread) {
-  const Thread& me = threads_[thread];
-  const std::uint32_t first = thread & ~31U;
-  std::uint64_t lanes = 0;
-  switch (me.operation) {
+// What the operation gives to its lanes.
+void Machine::exchange(Warp& warp, std::uint32_t first, WarpOperation operation, std::uint32_t mask) {
+  const std::array<std::uint64_t, kLanes> given = warp.values;
+  std::uint64_t set = 0;
+  switch (operation) {
     case WarpOperation::kSync:
-      return 0;
+      return;
     case WarpOperation::kShuffle:
-      if ((me.mask >> me.source & 1) == 0) {
-        subject_ = thread;
-        fail(FindingKind::kWarpMask, me.at,
-             "reads lane " + std::to_string(me.source) + ", which is not in the mask");
-      }
-      return threads_[first + me.source].value;
-    case WarpOperation::kBallot:
-      for_each_lane(me.mask, [&](std::uint32_t lane) { lanes |= threads_[first + lane].value << lane; });
-      return lanes;
-    case WarpOperation::kMatch:
-      for_each_lane(me.mask, [&](std::uint32_t lane) {
-        lanes |= std::uint64_t{threads_[first + lane].value == me.value} << lane;
+      for_each_lane(mask, [&](std::uint32_t lane) {
+        const std::uint32_t source = warp.sources[lane];
+        if ((mask >> source & 1) == 0) {
+          subject_ = first + lane;
+          fail(FindingKind::kWarpMask, places_[subject_],
+               "reads lane " + std::to_string(source) + ", which is not in the mask");
+        }
+        warp.values[lane] = given[source];
       });
-      return lanes;
+      return;
+    case WarpOperation::kBallot:
+      for_each_lane(mask, [&](std::uint32_t lane) { set |= given[lane] << lane; });
+      for_each_lane(mask, [&](std::uint32_t lane) { warp.values[lane] = set; });
+      return;
+    case WarpOperation::kMatch:
+      for_each_lane(mask, [&](std::uint32_t lane) {
+        set = 0;
+        for_each_lane(
+            mask, [&](std::uint32_t other) { set |= std::uint64_t{given[other] == given[lane]} << other; });
+        warp.values[lane] = set;
+      });
+      return;
   }
-  return 0;
 }
 
 // Completes the operation that `thread` waits for if all lanes of its mask are there.
 bool Machine::try_warp(std::uint32_t thread) {
-  check_mask(thread);
-  const Thread& me = threads_[thread];
-  const std::uint32_t first = thread & ~31U, mask = me.mask;
-  bool all = true;
-  for_each_lane(mask, [&](std::uint32_t lane) {
-    const Thread& other = threads_[first + lane];
-    all = all && other.state == State::kWarp && other.operation == me.operation && other.mask == mask;
-  });
-  if (!all) return false;
-  std::uint64_t values[32] = {};
-  for_each_lane(mask, [&](std::uint32_t lane) { values[lane] = warp_value(first + lane); });
+  Warp& warp = warps_[thread / kLanes];
+  const std::uint32_t me = thread % kLanes, first = thread - me, mask = warp.masks[me];
+  if ((mask & warp.gone) != 0) check_masks(first, 1U << me);
+  if ((mask & ~warp.waiting) != 0) return false;
+  const WarpOperation operation = warp.operations[me];
+  if (!warp.alike) {
+    bool all = true;
+    for_each_lane(mask, [&](std::uint32_t lane) {
+      all = all && warp.operations[lane] == operation && warp.masks[lane] == mask;
+    });
+    if (!all) return false;
+  }
+  exchange(warp, first, operation, mask);
   checker_->join_lanes(first, mask);
-  void* key = nullptr;
   if (thread_sanitizer()) {  // collected from every lane, published once
-    key = &tsan_keys_.emplace_back();
+    void* const key = &tsan_keys_.emplace_back();
     for_each_lane(mask, [&](std::uint32_t lane) { tsan_acquire(tsan_lanes_[first + lane]); });
     tsan_release(key);
+    for_each_lane(mask, [&](std::uint32_t lane) { threads_[first + lane].tsan_key = key; });
   }
-  for_each_lane(mask, [&](std::uint32_t lane) {
-    Thread& other = threads_[first + lane];
-    other.value = values[lane];
-    other.tsan_key = key;
-    if (first + lane == thread) {
-      other.state = State::kReady;
-    } else {
-      make_ready(first + lane);
-    }
-  });
+  warp.waiting &= ~mask;
+  states_[thread] = State::kReady;
+  for_each_lane(mask & ~(1U << me), [&](std::uint32_t lane) { make_ready(first + lane); });
   return true;
 }
 
