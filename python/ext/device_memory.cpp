@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_memory.hpp"
 
-#include <fmt/ranges.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "dlpack.hpp"
@@ -18,12 +19,13 @@
 namespace kvferry::python {
 namespace {
 
-// The operator of a functional form: errors of the tensors that are read have its name.
-Operator operator_of(const std::string& form) {
-  auto op = Operator::kGatherPaKvCache;
-  while (op != Operator::kGatherDequant && form != fmt::format("{}_functional", to_string(op)))
-    op = static_cast<Operator>(static_cast<std::uint32_t>(op) + 1);
-  return op;
+// Of those whose functional form copies: errors of what is read have the operator's name.
+Operator operator_of(std::string_view form) {
+  for (const Operator op :
+       {Operator::kScatterPaKvCache, Operator::kGatherSelectionKvCache, Operator::kSwapBlocks}) {
+    if (form.starts_with(to_string(op))) return op;
+  }
+  return Operator::kCopyBlocks;
 }
 
 // To free it waits for the device, which may wait for a function of Python's (a callback of JAX's): whoever
@@ -134,7 +136,9 @@ nb::object DeviceMemory::dlpack(nb::handle stream, nb::handle max_version, nb::h
   if (!dl_device.is_none() && !dl_device.equal(dlpack_device()))
     raise(PyExc_BufferError, "{}: {}: lives on {}, and is not moved", op_, name_, to_string(view_.device));
   if (copy.is(Py_True)) raise(PyExc_BufferError, "{}: {}: is not copied", op_, name_);
-  // None: "the default stream", where JAX means that it waits for nothing. -1: that nobody is to wait.
+  // On the host, not by an event on the consumer's stream: what the operator reads may be dropped when the
+  // form returns, and JAX would use that memory for other things, on streams that wait for nothing of ours.
+  // None: "the default stream", which JAX means nothing by. -1: nobody is to wait.
   constexpr long long kNoWait = -1;
   const auto own = static_cast<long long>(stream_number(context_.options().cuda_stream));
   const long long consumer = stream.is_none() ? 0 : nb::cast<long long>(stream);

@@ -579,10 +579,10 @@ TEST_F(CudaQueue, FreesNothingWhenTheDriverIsGone) {
   ASSERT_TRUE(queue->workspace(1000).ok());
   Result<PinnedBuffer> pinned = PinnedBuffer::make(10, {DeviceType::kCuda, 1});
   ASSERT_TRUE(pinned.ok());
-  std::shared_ptr<void> memory = queue->memory(100, nullptr).value();
+  std::shared_ptr<void> kept = queue->memory(100, nullptr).value();
   machine().take();
   machine().fails["cudaGetDevice"] = cudaErrorCudartUnloading;
-  memory.reset();
+  kept.reset();
   queue.reset();
   pinned.value() = PinnedBuffer();
   EXPECT_EQ(machine().take(), Calls());

@@ -3,6 +3,7 @@
 // Two CUDA devices that write down what is asked of them: for tests of the front ends, whose tensors then lie
 // in memory of the host. Operators do nothing, or on demand what they do on the emulated device, when
 // somebody waits.
+#include <Python.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -21,6 +22,11 @@ namespace {
 std::mutex log_mutex;
 std::string log_lines;
 std::atomic<bool> executes = false;
+
+// To be behind what waits for a device.
+const char* gil() {
+  return PyGILState_Check() == 0 ? "" : " with the GIL";
+}
 
 void write_down(const std::string& line) {
   const std::lock_guard lock(log_mutex);
@@ -44,11 +50,12 @@ class FakeQueue final : public emulation::EmulatedQueue {
     const std::string what = fmt::format("{} {}", place_, bytes);
     write_down("memory " + what);
     const Result<std::shared_ptr<void>> made = EmulatedQueue::memory(bytes, from);
-    return std::shared_ptr<void>(
-        made.value().get(), [owner = made.value(), what](void* /*data*/) { write_down("free " + what); });
+    return std::shared_ptr<void>(made.value().get(), [owner = made.value(), what](void* /*data*/) {
+      write_down("free " + what + gil());
+    });
   }
   Status wait() override {
-    write_down("wait " + place_);
+    write_down("wait " + place_ + gil());
     return EmulatedQueue::wait();
   }
   Result<void*> device_address(Operator /*op*/, const char* name, const void* host) override {
