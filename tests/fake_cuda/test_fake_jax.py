@@ -253,13 +253,14 @@ def test_arrays_beside_those_of_another_library(monkeypatch: pytest.MonkeyPatch)
 
 
 def refused(error: type[Exception], message: str, call: Callable[[], Any]) -> list[str]:
-    """All that was made is freed. What happened."""
+    """All that was made is freed, which waits for the device and so is done without the GIL. What happened."""
     with pytest.raises(error, match=message):
         call()
     gc.collect()
     lines = Jax.events + log()
     Jax.events = []
     assert counted("memory", lines) == counted("free", lines)
+    assert not any("GIL" in line for line in lines)
     return lines
 
 
