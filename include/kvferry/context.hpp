@@ -59,8 +59,8 @@ struct ContextOptions {
   // The stream must outlive the context.
   Stream* stream = nullptr;
   // Of a CUDA device: the cudaStream_t that operators are launched on, one of that device. Null is CUDA's
-  // legacy default stream, as everywhere in CUDA. KVFerry neither synchronises nor destroys it; it must
-  // outlive the context and the work. With a CPU device it must be null.
+  // legacy default stream, as everywhere in CUDA. KVFerry never destroys it, and synchronises it only in
+  // device_wait(); it must outlive the context and the work. With a CPU device it must be null.
   void* cuda_stream = nullptr;
   // Name of the implementation that every plan() must use ("avx512", "avx2", "neon", "generic"; "cuda", the
   // only one of a CUDA device); empty: KVFERRY_FORCE_IMPL, else the first of the operator's table that can
