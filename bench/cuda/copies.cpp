@@ -3,6 +3,7 @@
 // group_memcpy and swap_blocks on a GPU.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "bench/cuda/peers.hpp"
 #include "bench/cuda/problem.hpp"
@@ -100,7 +101,7 @@ class CopiesProblem final : public Problem {
 };
 
 // `n` blocks of `w` bytes between the host's pool and the device's, dir=in to the device, dir=out to the
-// host.
+// host; on the host anywhere, or with host=seq one behind the other.
 class SwapProblem final : public Problem {
  public:
   SwapProblem(const Spec& spec, const Gpu& gpu)
@@ -124,7 +125,9 @@ class SwapProblem final : public Problem {
     from_ = in_ ? host : device_.data();
     to_ = in_ ? device_.data() : host;
     Random random(13);
-    const std::vector<std::int64_t> from = random.permutation(blocks), to = random.permutation(blocks);
+    std::vector<std::int64_t> from = random.permutation(blocks), to = random.permutation(blocks);
+    const bool seq = spec.text("host", "random") == "seq";
+    if (seq) std::iota((in_ ? from : to).begin(), (in_ ? from : to).end(), 0);
     for (std::size_t i = 0; i < to_size(n_); ++i) {
       mapping_.insert(mapping_.end(), {from[i], to[i]});
       sources_.push_back(from_ + from[i] * w_);
@@ -158,6 +161,7 @@ class SwapProblem final : public Problem {
                                          "cudaMemcpyAsync");
                         },
                         bytes});
+    if (seq) add_staged(from, to);
   }
 
   std::string verify() override {
@@ -188,6 +192,33 @@ class SwapProblem final : public Problem {
     void* dst = nullptr;
     const void* mapping = nullptr;
   };
+  // One copy of all and a kernel within the device: staging at its best.
+  void add_staged(const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to) {
+    staged_ = on_device(bytes);
+    std::vector<std::int64_t> mapping;
+    for (std::int64_t i = 0; i < n_; ++i)
+      mapping.insert(mapping.end(), {in_ ? i : from[to_size(i)], in_ ? to[to_size(i)] : i});
+    staged_mapping_ = on_device(mapping);
+    const auto view = [&](std::byte* data, std::int64_t all) {
+      return on(DeviceType::kCuda, contiguous(data, DType::kUInt8, {all / w_, w_}));
+    };
+    const TensorView buffer[] = {view(staged_.data(), bytes)}, pool[] = {view(device_.data(), pool_bytes_)};
+    SwapBlocksArgs args;
+    args.src = in_ ? buffer : pool;
+    args.dst = in_ ? pool : buffer;
+    args.mapping = on(DeviceType::kCuda, contiguous(staged_mapping_.data(), DType::kInt64, {n_, 2}));
+    calls_[2] = make_call(args);
+    const auto copy = [this](std::byte* dst, const std::byte* src) {
+      gpu::require(cudaMemcpyAsync(dst, src, to_size(bytes), cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+    };
+    variants.push_back({"memcpy_and_kernel",
+                        [this, copy] {
+                          if (in_) copy(staged_.data(), from_);
+                          call(2);
+                          if (!in_) copy(to_, staged_.data());
+                        },
+                        bytes});
+  }
   Call make_call(const SwapBlocksArgs& args) {
     Call call;
     Result<Plan> made = plan(args, context_);
@@ -222,12 +253,12 @@ class SwapProblem final : public Problem {
   std::int64_t n_, w_;
   bool in_;
   std::int64_t pool_bytes_ = 0;
-  Buffer device_, host_, mapping_on_device_;
+  Buffer device_, host_, mapping_on_device_, staged_, staged_mapping_;
   std::vector<std::int64_t> mapping_;
   std::byte *from_ = nullptr, *to_ = nullptr;
   std::vector<std::byte*> sources_, destinations_;
   std::vector<std::size_t> sizes_;
-  Call calls_[2];
+  Call calls_[3];
 };
 
 }  // namespace

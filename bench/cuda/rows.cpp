@@ -75,6 +75,12 @@ constexpr Row kRows[] = {
     {"swap out 1 MB x 1", "swap:dir=out,w=1M,n=1", {kSwap}},
     {"swap out 1 MB x 16", "swap:dir=out,w=1M,n=16", {kSwap}},
     {"swap out 1 MB x 128", "swap:dir=out,w=1M,n=128", {kSwap}},
+    {"swap in 16 KB x 16, neighbours on the host", "swap:dir=in,w=16k,n=16,host=seq", {kSwap}},
+    {"swap in 16 KB x 256, neighbours on the host", "swap:dir=in,w=16k,n=256,host=seq", {kSwap}},
+    {"swap in 4 KB x 2048, neighbours on the host", "swap:dir=in,w=4k,n=2048,host=seq", {kSwap}},
+    {"swap out 16 KB x 16, neighbours on the host", "swap:dir=out,w=16k,n=16,host=seq", {kSwap}},
+    {"swap out 16 KB x 256, neighbours on the host", "swap:dir=out,w=16k,n=256,host=seq", {kSwap}},
+    {"swap out 4 KB x 2048, neighbours on the host", "swap:dir=out,w=4k,n=2048,host=seq", {kSwap}},
 };
 
 }  // namespace

@@ -62,6 +62,10 @@ struct ContextOptions {
   // legacy default stream, as everywhere in CUDA. KVFerry never destroys it, and synchronises it only in
   // device_wait(); it must outlive the context and the work. With a CPU device it must be null.
   void* cuda_stream = nullptr;
+  // Of a CUDA device: device memory of the context's that swap_blocks may stage copies between host and
+  // device in, allocated by the first plan() that has a use for it. 0: 16 MiB. Negative: none, and no call
+  // is staged.
+  std::int64_t cuda_staging_bytes = 0;
   // Name of the implementation that every plan() must use ("avx512", "avx2", "neon", "generic"; "cuda", the
   // only one of a CUDA device); empty: KVFERRY_FORCE_IMPL, else the first of the operator's table that can
   // run. Forcing one that cannot run is an error of plan().

@@ -171,6 +171,8 @@ typedef struct kvferry_context_options {
   int64_t num_cpus;            // thread whose call starts them
   void* cuda_stream;           // of a CUDA device: the cudaStream_t that operators are launched on; null is
                                // CUDA's legacy default stream
+  int64_t cuda_staging_bytes;  // of a CUDA device: memory there that swap_blocks may stage copies in; 0: 16
+                               // MiB, negative: none
 } kvferry_context_options;
 
 // `options` may be null: the defaults. Full semantics: include/kvferry/context.hpp. The environment is read

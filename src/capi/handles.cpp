@@ -78,6 +78,7 @@ ContextOptions read_options(Reader& reader, const kvferry_context_options* given
     options.device.index = o.device.id;
   }
   options.cuda_stream = o.cuda_stream;
+  options.cuda_staging_bytes = o.cuda_staging_bytes;
   return options;
 }
 

@@ -308,7 +308,7 @@ void make_block_copy(BlockCopyPlan& body, const BlockCopyArgs& a, const Context&
   if (body.policy != IndexPolicy::kDefault && !body.nothing_to_do())
     body.workspace_bytes = body.pairs * std::int64_t{sizeof(IndexUse)} + kWorkspaceAlign;
   if (context.state().queue != nullptr)
-    make_block_copy_cuda(body, a, static_cast<const cuda::Queue&>(*context.state().queue));
+    make_block_copy_cuda(body, a, static_cast<cuda::Queue&>(*context.state().queue));
 }
 
 Status BlockCopyPlan::check(const char* src_name, const void* const* src, const char* dst_name,

@@ -133,7 +133,7 @@ Status run_block_copy(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers
                       const cpu::CopyKernels& kernels);
 
 // block_copy_cuda.cpp
-void make_block_copy_cuda(BlockCopyPlan& body, const BlockCopyArgs& args, const cuda::Queue& queue);
+void make_block_copy_cuda(BlockCopyPlan& body, const BlockCopyArgs& args, cuda::Queue& queue);
 Status run_block_copy_cuda(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, cuda::Queue& queue);
 
 }  // namespace kvferry::internal

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "backends/cuda/transfer.hpp"
 #include "core/checked_math.hpp"
 #include "ops/block_copy.hpp"
 #include "ops/cuda_implementation.hpp"
@@ -55,7 +56,7 @@ std::string make_shape(const BlockCopyCache& cache, std::int64_t task_bytes, cud
   return {};
 }
 
-// One launch, or one decision about DMA, can take both.
+// One launch, or one choice of a way between host and device, can take both.
 bool alike(const BlockCopyCache& a, const BlockCopyCache& b) {
   const auto same = [](const Axis& p, const Axis& q) {
     return p.count == q.count && p.src_step == q.src_step && p.dst_step == q.dst_step;
@@ -71,43 +72,87 @@ const BlockCopyCache& first_of(const BlockCopyPlan& plan, const Group& group) {
   return plan.caches[group.caches.front()];
 }
 
-// Whole blocks lie in one piece, and the link is between them.
-bool dma_is_possible(const BlockCopyPlan& plan, const Group& group) {
+// Active pairs of a call, and their runs: pairs whose blocks follow each other.
+struct Runs {
+  std::int64_t pairs = 0;
+  std::int64_t both = 0, src = 0, dst = 0;  // on both sides, on one
+};
+
+// What fills the staging buffer at a time.
+struct Chunk {
+  std::int64_t pairs, caches;  // at most
+};
+// Long runs on the host's side first, then caches beside each other. Pairs stand in the parameters of a
+// kernel. No pairs: a block is larger than the buffer.
+Chunk chunk_of(std::int64_t block_bytes, std::int64_t pairs, std::int64_t caches,
+               std::int64_t staging_bytes) {
+  using K = cuda::BlockCopyGiven;
+  const std::int64_t fit = staging_bytes / block_bytes;
+  if (fit == 0) return {};
+  const std::int64_t of_cache = std::min({pairs, fit, std::int64_t{K::kMostPairs}});
+  return {of_cache, std::min({caches, fit / of_cache, std::int64_t{K::kMostCaches}})};
+}
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a - 1) / b + 1;
+}
+
+// Why it is the kernel's whatever the call brings, empty if there is a choice.
+std::string why_kernel(const BlockCopyPlan& plan, const BlockCopyCache& cache) {
+  if (plan.one_pool()) return "both sides are one pool";
+  if (!plan.cuda.host_mapping) return "the host does not read the mapping";
+  if (cache.nest.loop_count > 0) return "a block is not one piece";
+  return {};
+}
+
+// Between a host's pool and the device's, where short copies can become fewer.
+bool staging_is_of_use(const BlockCopyPlan& plan, const BlockCopyCache& cache, const cuda::LinkTuning& link) {
+  return why_kernel(plan, cache).empty() && cache.src_pinned != cache.dst_pinned &&
+         (cache.src_pinned ? cache.src_step : cache.dst_step) == cache.bytes &&
+         cache.bytes < link.copy_ns * link.dma_rate;
+}
+
+// REQUIRES a choice.
+cuda::Transfer transfer_of(const BlockCopyPlan& plan, const Group& group, const Runs& runs,
+                           std::int64_t staging_bytes, const cuda::LinkTuning& link) {
+  using K = cuda::BlockCopyGiven;
   const BlockCopyCache& cache = first_of(plan, group);
-  return plan.cuda.host_mapping && !plan.one_pool() && cache.nest.loop_count == 0 &&
-         (cache.src_pinned || cache.dst_pinned);
+  const auto caches = static_cast<std::int64_t>(group.caches.size());
+  cuda::Transfer transfer;
+  transfer.bytes = runs.pairs * caches * cache.bytes;
+  transfer.launches = ceil_div(runs.pairs, K::kMostPairs) * ceil_div(caches, K::kMostCaches);
+  transfer.copies = caches * (cache.joined() ? runs.both : runs.pairs);
+  if (!staging_is_of_use(plan, cache, link)) return transfer;
+  const Chunk chunk = chunk_of(cache.bytes, runs.pairs, caches, staging_bytes);
+  if (chunk.pairs == 0) return transfer;
+  const std::int64_t fillings = ceil_div(runs.pairs, chunk.pairs);
+  transfer.chunks = fillings * ceil_div(caches, chunk.caches);
+  transfer.staged_copies = caches * ((cache.src_pinned ? runs.src : runs.dst) + fillings - 1);
+  return transfer;
 }
 
-// What of `pairs` is copied by itself, in each cache of a group.
-std::int64_t copies_of(const BlockCopyCache& cache, std::int64_t pairs, std::int64_t runs) {
-  return cache.joined() ? runs : pairs;
-}
-
-bool dma_pays(const BlockCopyCache& cache, std::int64_t caches, std::int64_t pairs, std::int64_t copies,
-              const cuda::Tuning& tuning) {
-  return copies > 0 && pairs * cache.bytes / copies >= tuning.dma_bytes &&
-         !(Checked(copies) * caches).overflow && copies * caches <= tuning.dma_copies;
-}
-
-std::string describe_transfer(const BlockCopyPlan& plan, const Group& group, const cuda::Tuning& tuning) {
+std::string describe_transfer(const BlockCopyPlan& plan, const Group& group, std::int64_t staging_bytes,
+                              const cuda::LinkTuning& link) {
   const BlockCopyCache& cache = first_of(plan, group);
   if (!cache.src_pinned && !cache.dst_pinned) return {};
-  const auto caches = static_cast<std::int64_t>(group.caches.size());
-  std::string text = fmt::format("  transfer        {} cache{}: ", caches, caches == 1 ? "" : "s");
-  if (plan.one_pool()) return text + "kernel, as both sides are one pool\n";
-  if (!plan.cuda.host_mapping) return text + "kernel, as the host does not read the mapping\n";
-  if (cache.nest.loop_count > 0) return text + "kernel, as a block is not one piece\n";
-  if (dma_pays(cache, caches, plan.pairs, plan.pairs, tuning)) {
-    return text + fmt::format("dma, at most {} copies of {} B or more (enough for dma: {} B)\n",
-                              plan.pairs * caches, cache.bytes, tuning.dma_bytes);
+  std::string text =
+      fmt::format("  transfer        {} cache{}: ", group.caches.size(), group.caches.size() == 1 ? "" : "s");
+  if (const std::string why = why_kernel(plan, cache); !why.empty())
+    return text + fmt::format("kernel, as {}\n", why);
+  if (plan.pairs == 0) return text + "nothing\n";
+  const std::int64_t n = plan.pairs;
+  const cuda::Transfer best = transfer_of(plan, group, {n, 1, 1, 1}, staging_bytes, link),
+                       worst = transfer_of(plan, group, {n, n, n, n}, staging_bytes, link);
+  text += fmt::format("the cheapest for each call's runs; estimates of {} pairs in one run .. in none:", n);
+  for (const cuda::Way way : cuda::kWays) {
+    const auto cost = [&](const cuda::Transfer& of) {
+      const std::int64_t ns = cuda::estimate(way, of, link);
+      return ns == cuda::kNever ? "never" : fmt::format("{:.1f}", static_cast<double>(ns) / 1000);
+    };
+    text += fmt::format(" {} {} .. {} us{}", to_string(way), cost(best), cost(worst),
+                        way == cuda::Way::kKernel ? "\n" : ",");
   }
-  if (!cache.joined() && cache.bytes < tuning.dma_bytes) {
-    return text + fmt::format("kernel, as copies of {} B are too short for dma (enough: {} B)\n", cache.bytes,
-                              tuning.dma_bytes);
-  }
-  return text + fmt::format("dma for at most {} copies of {} B on average{}, else kernel\n",
-                            tuning.dma_copies, tuning.dma_bytes,
-                            cache.joined() ? ", neighbours taken together" : "");
+  return text;
 }
 
 // Pointers of a call as the device has them.
@@ -200,101 +245,228 @@ Status run_mapped(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, cu
   return {};
 }
 
+// Copies for the DMA engines, handed over by the batch.
+class DmaCopies {
+ public:
+  DmaCopies(cuda::Queue& queue, Operator op) : queue_(queue), op_(op) {}
+
+  void add(std::byte* dst, const std::byte* src, std::int64_t bytes) {
+    runs_[count_++] = {dst, src, bytes};
+    if (count_ == runs_.size()) flush();
+  }
+  // The first failure; after one nothing more is handed over.
+  const Status& flush() {
+    const std::size_t count = std::exchange(count_, 0);
+    if (count > 0 && status_.ok()) status_ = queue_.copy_batch(op_, std::span(runs_).first(count));
+    return status_;
+  }
+
+ private:
+  cuda::Queue& queue_;
+  Operator op_;
+  Status status_;
+  std::array<cuda::CopyRun, 256> runs_;
+  std::size_t count_ = 0;
+};
+
 // The host reads the mapping.
 class GivenCopy {
  public:
   GivenCopy(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, cuda::Queue& queue)
-      : call_(plan, buffers), queue_(queue), caches_(plan, buffers, queue) {}
+      : call_(plan, buffers), queue_(queue), link_(queue.tuning().link), caches_(plan, buffers, queue) {}
 
   Status run() {
-    if (Status status = judge_block_copy(call_); !status.ok()) return status;
-    std::int64_t pairs = 0, runs = 0;
-    Status status = for_each_run([&](const BlockCopyPair&, std::int64_t blocks) -> Status {
-      pairs += blocks;
-      ++runs;
-      return {};
-    });
-    for (std::size_t g = 0; g < call_.plan.cuda.groups.size() && status.ok(); ++g) {
-      const Group& group = call_.plan.cuda.groups[g];
-      const BlockCopyCache& cache = first_of(call_.plan, group);
-      const auto caches = static_cast<std::int64_t>(group.caches.size());
-      const bool dma = dma_is_possible(call_.plan, group) &&
-                       dma_pays(cache, caches, pairs, copies_of(cache, pairs, runs), queue_.tuning());
-      status = dma ? copy(group) : launch(group);
+    Status status = judge_block_copy(call_);
+    if (!status.ok()) return status;
+    const Runs runs = count_runs();
+    if (runs.pairs == 0) return {};
+    for (const Group& group : call_.plan.cuda.groups) {
+      status = move(group, runs);
+      if (!status.ok()) break;
     }
     return status;
   }
 
  private:
-  // Calls body(first pair, blocks) for each run of active pairs whose blocks are neighbours on both sides.
-  template <class Body>
-  Status for_each_run(Body body) const {
-    for (std::int64_t p = 0; p < call_.pairs;) {
-      const BlockCopyPair pair = call_.at(p);
-      std::int64_t blocks = 1;
-      if (call_.active(pair)) {
-        blocks = call_.run_length(p, pair, call_.pairs - p);
-        if (Status status = body(pair, blocks); !status.ok()) return status;
-      }
-      p += blocks;
+  Status move(const Group& group, const Runs& runs) {
+    const BlockCopyCache& cache = first_of(call_.plan, group);
+    if ((!cache.src_pinned && !cache.dst_pinned) || !why_kernel(call_.plan, cache).empty())
+      return launch(group);
+    cuda::Queue::Staging staging;
+    if (staging_is_of_use(call_.plan, cache, link_)) staging = queue_.staging();
+    switch (cuda::best_way(transfer_of(call_.plan, group, runs, staging.bytes, link_), link_)) {
+      case cuda::Way::kKernel:
+        return launch(group);
+      case cuda::Way::kDma:
+        return copy(group);
+      case cuda::Way::kStaged:
+        return stage(group, runs.pairs, staging);
     }
     return {};
   }
 
-  Status launch(const Group& group) {
-    cuda::BlockCopyGiven::Params params{};
-    const auto flush = [&]() -> Status {
-      if (params.pair_count == 0) return {};
-      Status status =
-          launch_all<cuda::BlockCopyGiven>(call_.plan, group, caches_, params, params.pair_count, queue_);
-      params.pair_count = 0;
-      return status;
-    };
+  template <class Body>
+  void for_each_active(Body body) const {
     for (std::int64_t p = 0; p < call_.pairs; ++p) {
-      const BlockCopyPair pair = call_.at(p);
-      if (!call_.active(pair)) continue;
-      params.pairs[params.pair_count++] = {pair.src, pair.dst};
-      if (params.pair_count < cuda::BlockCopyGiven::kMostPairs) continue;
-      if (Status status = flush(); !status.ok()) return status;
+      if (const BlockCopyPair pair = call_.at(p); call_.active(pair)) body(pair);
     }
-    return flush();
   }
 
-  // By the DMA engines, which take the host's own addresses.
-  Status copy(const Group& group) {
-    std::array<cuda::CopyRun, 256> runs;
+  Runs count_runs() const {
+    Runs runs;
+    BlockCopyPair last{-2, -2};  // which no block follows
+    for_each_active([&](const BlockCopyPair& pair) {
+      const bool src = pair.src != last.src + 1, dst = pair.dst != last.dst + 1;
+      ++runs.pairs;
+      runs.src += src ? 1 : 0;
+      runs.dst += dst ? 1 : 0;
+      runs.both += src || dst ? 1 : 0;
+      last = pair;
+    });
+    return runs;
+  }
+
+  // Calls body(pairs) with the active ones, at most `most` at a time.
+  template <class Body>
+  Status for_each_batch(std::int64_t most, Body body) const {
+    std::array<BlockCopyPair, cuda::BlockCopyGiven::kMostPairs> pairs;
     std::size_t count = 0;
-    const auto flush = [&]() -> Status {
+    Status status;
+    const auto flush = [&] {
       const std::size_t n = std::exchange(count, 0);
-      return n == 0 ? Status() : queue_.copy_batch(call_.plan.op, std::span(runs).first(n));
+      if (n > 0 && status.ok()) status = body(std::span<const BlockCopyPair>(pairs).first(n));
     };
+    for_each_active([&](const BlockCopyPair& pair) {
+      pairs[count++] = pair;
+      if (static_cast<std::int64_t>(count) == most) flush();
+    });
+    flush();
+    return status;
+  }
+
+  Status launch(const Group& group) {
+    cuda::BlockCopyGiven::Params params{};
+    return for_each_batch(cuda::BlockCopyGiven::kMostPairs, [&](std::span<const BlockCopyPair> pairs) {
+      params.pair_count = static_cast<std::uint32_t>(pairs.size());
+      for (std::size_t p = 0; p < pairs.size(); ++p) params.pairs[p] = {pairs[p].src, pairs[p].dst};
+      return launch_all<cuda::BlockCopyGiven>(call_.plan, group, caches_, params, params.pair_count, queue_);
+    });
+  }
+
+  // The host's own addresses: DMA engines take those. Only of caches in one piece.
+  const std::byte* src_of(std::size_t c) const {
+    const BlockCopyCache& cache = call_.plan.caches[c];
+    return static_cast<const std::byte*>(call_.buffers.src[cache.index]) + cache.nest.src_base;
+  }
+  std::byte* dst_of(std::size_t c) const {
+    const BlockCopyCache& cache = call_.plan.caches[c];
+    return static_cast<std::byte*>(call_.buffers.dst[cache.index]) + cache.nest.dst_base;
+  }
+
+  Status copy(const Group& group) {
+    DmaCopies copies(queue_, call_.plan.op);
     for (const std::size_t c : group.caches) {
       const BlockCopyCache& cache = call_.plan.caches[c];
-      const auto* src = static_cast<const std::byte*>(call_.buffers.src[cache.index]) + cache.nest.src_base;
-      auto* dst = static_cast<std::byte*>(call_.buffers.dst[cache.index]) + cache.nest.dst_base;
-      Status status = for_each_run([&](const BlockCopyPair& pair, std::int64_t blocks) -> Status {
-        const std::int64_t at_once = cache.joined() ? blocks : 1;
-        for (std::int64_t b = 0; b < blocks; b += at_once) {
-          runs[count++] = {dst + (pair.dst + b) * cache.dst_step, src + (pair.src + b) * cache.src_step,
-                           at_once * cache.bytes};
-          if (count < runs.size()) continue;
-          if (Status flushed = flush(); !flushed.ok()) return flushed;
+      BlockCopyPair first{};
+      std::int64_t blocks = 0;
+      const auto add = [&] {
+        if (blocks > 0)
+          copies.add(dst_of(c) + first.dst * cache.dst_step, src_of(c) + first.src * cache.src_step,
+                     blocks * cache.bytes);
+      };
+      for_each_active([&](const BlockCopyPair& pair) {
+        if (cache.joined() && pair.src == first.src + blocks && pair.dst == first.dst + blocks &&
+            blocks > 0) {
+          ++blocks;
+          return;
         }
-        return {};
+        add();
+        first = pair;
+        blocks = 1;
       });
-      if (!status.ok()) return status;
+      add();
     }
-    return flush();
+    return copies.flush();
   }
+
+  // Between the host's blocks and the buffer by DMA engines, and from there to the device's blocks, or first
+  // from them, by a kernel.
+  Status stage(const Group& group, std::int64_t active, const cuda::Queue::Staging& staging) {
+    const BlockCopyCache& cache = first_of(call_.plan, group);
+    const std::size_t all = group.caches.size();
+    const Chunk chunk = chunk_of(cache.bytes, active, static_cast<std::int64_t>(all), staging.bytes);
+    const bool in = cache.src_pinned;
+    cuda::BlockCopyGiven::Params params{};
+    params.shape = group.shape;  // the buffer's blocks are as far apart as the host's: back to back
+    Status status;
+    for (std::size_t first = 0; first < all && status.ok(); first += params.cache_count) {
+      params.cache_count =
+          static_cast<std::uint32_t>(std::min(all - first, static_cast<std::size_t>(chunk.caches)));
+      status = for_each_batch(chunk.pairs, [&](std::span<const BlockCopyPair> pairs) -> Status {
+        const auto stride = static_cast<std::int64_t>(pairs.size()) * cache.bytes;
+        params.pair_count = static_cast<std::uint32_t>(pairs.size());
+        for (std::uint32_t p = 0; p < params.pair_count; ++p)
+          params.pairs[p] = in ? cuda::BlockPair{p, pairs[p].dst} : cuda::BlockPair{pairs[p].src, p};
+        for (std::uint32_t c = 0; c < params.cache_count; ++c) {
+          std::byte* const staged = staging.data + c * stride;
+          const std::size_t of = group.caches[first + c];
+          const auto* const src = in ? staged : src_of(of);
+          auto* const dst = in ? dst_of(of) : staged;
+          params.caches[c] = {
+              cuda::DevicePtr<const std::uint8_t>::at(reinterpret_cast<const std::uint8_t*>(src)),
+              cuda::DevicePtr<std::uint8_t>::at(reinterpret_cast<std::uint8_t*>(dst))};
+        }
+        const auto host_side = [&] { return copy_staged(group, first, params.cache_count, pairs, staging); };
+        const auto device_side = [&] { return launch_staged(group, params); };
+        Status done = in ? host_side() : device_side();
+        if (done.ok()) done = in ? device_side() : host_side();
+        return done;
+      });
+    }
+    return status;
+  }
+
+  Status launch_staged(const Group& group, const cuda::BlockCopyGiven::Params& params) {
+    using K = cuda::BlockCopyGiven;
+    return queue_.launch<K>(
+        call_.plan.op, params,
+        cuda_units<K>(params.pair_count, std::int64_t{params.cache_count} * group.shape.parts,
+                      group.shape.ranks));
+  }
+
+  // Of `count` caches from `first` on, each with its blocks side by side in the buffer.
+  Status copy_staged(const Group& group, std::size_t first, std::uint32_t count,
+                     std::span<const BlockCopyPair> pairs, const cuda::Queue::Staging& staging) {
+    const BlockCopyCache& cache = first_of(call_.plan, group);
+    const bool in = cache.src_pinned;
+    DmaCopies copies(queue_, call_.plan.op);
+    std::byte* staged = staging.data;
+    for (std::uint32_t c = 0; c < count; ++c) {
+      for (std::size_t p = 0, blocks = 0; p < pairs.size();
+           p += blocks, staged += to_signed(blocks) * cache.bytes) {
+        const auto host = [&](std::size_t i) { return in ? pairs[i].src : pairs[i].dst; };
+        for (blocks = 1; p + blocks < pairs.size() && host(p + blocks) == host(p) + to_signed(blocks);)
+          ++blocks;
+        const std::size_t of = group.caches[first + c];
+        const std::int64_t at = host(p) * cache.bytes;
+        in ? copies.add(staged, src_of(of) + at, to_signed(blocks) * cache.bytes)
+           : copies.add(dst_of(of) + at, staged, to_signed(blocks) * cache.bytes);
+      }
+    }
+    return copies.flush();
+  }
+
+  static std::int64_t to_signed(std::size_t n) { return static_cast<std::int64_t>(n); }
 
   const BlockCopyCall call_;
   cuda::Queue& queue_;
+  const cuda::LinkTuning& link_;
   Caches caches_;
 };
 
 }  // namespace
 
-void make_block_copy_cuda(BlockCopyPlan& body, const BlockCopyArgs& args, const cuda::Queue& queue) {
+void make_block_copy_cuda(BlockCopyPlan& body, const BlockCopyArgs& args, cuda::Queue& queue) {
   BlockCopyCuda& to = body.cuda;
   to.host_mapping = is_on_host(args.mapping);
   to.pinned_mapping = is_pinned(args.mapping);
@@ -318,7 +490,17 @@ void make_block_copy_cuda(BlockCopyPlan& body, const BlockCopyArgs& args, const 
     if (!reason.empty())
       to.cannot = fmt::format("{}: {}", name_of(body.one_pool() ? "caches" : "dst", cache.index), reason);
   }
-  for (const Group& group : to.groups) to.transfer += describe_transfer(body, group, queue.tuning());
+  const cuda::LinkTuning& link = queue.tuning().link;
+  std::int64_t staging_bytes = 0;
+  if (std::any_of(to.groups.begin(), to.groups.end(),
+                  [&](const Group& group) { return staging_is_of_use(body, first_of(body, group), link); })) {
+    const Result<std::int64_t> reserved = queue.reserve_staging();
+    if (reserved.ok())
+      staging_bytes = reserved.value();
+    else
+      to.transfer += fmt::format("  transfer        no staging: {}\n", reserved.status().message());
+  }
+  for (const Group& group : to.groups) to.transfer += describe_transfer(body, group, staging_bytes, link);
 }
 
 Status run_block_copy_cuda(const BlockCopyPlan& plan, const BlockCopyBuffers& buffers, cuda::Queue& queue) {

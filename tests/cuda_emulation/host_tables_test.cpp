@@ -25,6 +25,7 @@ namespace {
 
 using harness::Random;
 using harness::to_size;
+using internal::cuda::LinkTuning;
 using Numbers = std::vector<std::int64_t>;
 using Bytes = std::vector<std::uint8_t>;
 
@@ -225,12 +226,22 @@ struct Pools {
   }
 };
 
+constexpr std::int64_t kFree = std::int64_t{1} << 40;  // bytes a nanosecond
+
 TEST_F(HostTables, SwapBlocksRandom) {
   const kvferry::Context cpu;
   std::uint64_t refused = 0, recorded = 0;
+  // As it is; then each way is free where it is possible, and the others cost.
+  const LinkTuning links[] = {queue_->tuning().link,
+                              {1, kFree, kFree, 1000, 0, 4096},
+                              {kFree, 1, 1, 0, 0, 1 << 20},
+                              {kFree, 1, kFree, 1000, 0, 1 << 20}};
+  std::uint64_t staged = 0;
   for (std::int64_t seed = 1; seed <= harness::random_cases(120); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(static_cast<std::uint64_t>(seed));
+    queue_->set_link(links[seed % 4]);
+    queue_->set_staging(random.pick(Numbers{0, 100, 1 << 10, 1 << 20}));
     const bool large = random.one_in(3);
     const std::int64_t n = large ? random.between(0, 6) : random.between(0, random.one_in(5) ? 300 : 20);
     const std::int64_t nb = n + random.between(1, 6), nbd = n + random.between(0, 6);
@@ -269,7 +280,9 @@ TEST_F(HostTables, SwapBlocksRandom) {
     cpu_args.dst = pools.cpu_dst;
     ErrorRecord record, cpu_record;
     const Status expected = swap_blocks(cpu_args, cpu, &cpu_record);
+    const std::uint64_t launches = queue_->launches(), batches = queue_->batches();
     const Status status = swap_blocks(args, context_, &record);
+    if (queue_->launches() > launches && queue_->batches() > batches) ++staged;
     ASSERT_EQ(status.code(), expected.code()) << status.message();
     ASSERT_EQ(status.message(), expected.message());
     ASSERT_EQ(std::memcmp(&record, &cpu_record, sizeof record), 0);
@@ -285,6 +298,7 @@ TEST_F(HostTables, SwapBlocksRandom) {
   EXPECT_GT(queue_->launches(), 0U);
   EXPECT_GT(queue_->batches(), 0U);
   EXPECT_GT(queue_->runs(), queue_->batches());
+  EXPECT_GT(staged, 0U);
 }
 
 TEST_F(HostTables, CopyBlocksRandom) {
@@ -317,20 +331,23 @@ TEST_F(HostTables, CopyBlocksRandom) {
   EXPECT_EQ(queue_->batches(), 0U);
 }
 
-// What takes the bytes: by the size of copies, neighbours taken together, and by their number.
+// Who moves the bytes: by the size of copies and their number, on both sides and on the host's.
 TEST_F(HostTables, SwapBlocksChoice) {
   Random random(3);
   struct Taken {
     std::uint64_t launches, batches, runs;
     bool operator==(const Taken&) const = default;
   };
+  constexpr auto kPinned = DeviceType::kCudaHost;
+  constexpr auto kCuda = DeviceType::kCuda;
+  std::string text;
   const auto swap = [&](std::int64_t bytes, std::int64_t padding, const Numbers& pairs, DeviceType src,
-                        DeviceType mapping_on, std::string& text) {
+                        DeviceType dst, DeviceType mapping_on = DeviceType::kCpu) {
     Pools pools(*queue_);
     Buffer<std::int64_t> mapping(pairs);
     for (std::int64_t i = 0; i < 2; ++i) {
-      pools.add_source({40, bytes, padding, false}, src, random);
-      pools.add_destination({40, bytes, padding, false}, DeviceType::kCuda, random);
+      pools.add_source({70, bytes, padding, false}, src, random);
+      pools.add_destination({70, bytes, padding, false}, dst, random);
     }
     TensorView view =
         contiguous(mapping.data(), DType::kInt64, {static_cast<std::int64_t>(pairs.size()) / 2, 2});
@@ -347,23 +364,52 @@ TEST_F(HostTables, SwapBlocksChoice) {
     return Taken{queue_->launches() - before.launches, queue_->batches() - before.batches,
                  queue_->runs() - before.runs};
   };
-  constexpr auto kHost = DeviceType::kCpu;
-  constexpr auto kPinned = DeviceType::kCudaHost;
-  constexpr auto kCuda = DeviceType::kCuda;
-  const std::int64_t enough = queue_->tuning().dma_bytes;
+  constexpr Taken kByKernel = {1, 0, 0};
+  const auto by_dma = [](std::uint64_t copies) { return Taken{0, 1, copies}; };
+  // A copy of 100 bytes takes as long as to start it; the kernel is at half the speed of DMA.
+  queue_->set_link({1, 1, 10, 100, 500, 16});
+  queue_->set_staging(0);
+  // Apart on both sides; a run of three and a pair alone; neighbours on the host's side, of `in` or of `out`.
   const Numbers apart = {0, 10, 7, 3, 1, 11}, neighbours = {5, 20, 6, 21, 7, 22, 9, 3};
-  std::string text;
-  EXPECT_EQ(swap(enough, 0, apart, kPinned, kHost, text), (Taken{0, 1, 6}));
-  EXPECT_NE(text.find("dma, at most 6 copies"), std::string::npos) << text;
-  EXPECT_EQ(swap(enough, 5, neighbours, kPinned, kHost, text), (Taken{0, 1, 8}));
-  EXPECT_EQ(swap(enough - 1, 5, apart, kPinned, kHost, text), (Taken{1, 0, 0}));
-  EXPECT_NE(text.find("kernel, as copies of 65535 B are too short"), std::string::npos) << text;
-  EXPECT_EQ(swap(enough / 2, 0, neighbours, kPinned, kHost, text), (Taken{0, 1, 4}));
-  EXPECT_NE(text.find("neighbours taken together"), std::string::npos) << text;
-  EXPECT_EQ(swap(enough / 2, 0, apart, kPinned, kHost, text), (Taken{1, 0, 0}));
-  EXPECT_EQ(swap(enough, 0, apart, kCuda, kHost, text), (Taken{1, 0, 0}));
+  Numbers in, out;
+  for (std::int64_t i = 0; i < 30; ++i) {
+    in.insert(in.end(), {20 + i, 69 - 2 * i});
+    out.insert(out.end(), {69 - 2 * i, 20 + i});
+  }
+
+  EXPECT_EQ(swap(400, 0, apart, kPinned, kCuda), by_dma(6));
+  EXPECT_NE(
+      text.find("2 caches: the cheapest for each call's runs; estimates of 3 pairs in one run .. in none: "
+                "dma 2.9 .. 2.9 us, staged never .. never us, kernel 2.9 .. 2.9 us"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(swap(100, 5, neighbours, kCuda, kPinned), by_dma(8));
+  EXPECT_EQ(swap(90, 5, neighbours, kCuda, kPinned), kByKernel);
+  EXPECT_EQ(swap(50, 0, neighbours, kPinned, kCuda), by_dma(4));
+  EXPECT_EQ(swap(50, 0, apart, kPinned, kCuda), kByKernel);
+  EXPECT_EQ(swap(400, 5, in, kPinned, kCuda), kByKernel) << "60 copies, of 16 at most";
+
+  // Two caches of 30 blocks: two copies, a kernel. The half of it: four, and two kernels.
+  queue_->set_link({10, 1, 10, 1000, 500, 4096});
+  queue_->set_staging(2 * 30 * 90);
+  EXPECT_EQ(swap(90, 0, in, kPinned, kCuda), (Taken{1, 1, 2}));
+  EXPECT_NE(text.find("dma 2.5 .. 60.5 us, staged 3.5 .. 61.5 us, kernel 5.9 .. 5.9 us"), std::string::npos)
+      << text;
+  EXPECT_EQ(swap(90, 0, out, kCuda, kPinned), (Taken{1, 1, 2}));
+  EXPECT_EQ(swap(90, 0, in, kCuda, kPinned), kByKernel) << "neighbours on the device only";
+  EXPECT_EQ(swap(90, 5, in, kPinned, kCuda), kByKernel) << "not one piece on the host";
+  EXPECT_EQ(swap(90, 0, in, kPinned, kPinned), kByKernel) << "no device to stage on";
+  queue_->set_link({10, 1, 10, 1000, 100, 4096});
+  queue_->set_staging(30 * 90);
+  EXPECT_EQ(swap(90, 0, in, kPinned, kCuda), (Taken{2, 2, 2}));
+  queue_->set_staging(16 * 90);
+  EXPECT_EQ(swap(90, 0, in, kPinned, kCuda), (Taken{4, 4, 4}));
+  queue_->set_staging(89);
+  EXPECT_EQ(swap(90, 0, in, kPinned, kCuda), kByKernel) << "no block fits";
+
+  EXPECT_EQ(swap(400, 0, apart, kCuda, kCuda), kByKernel);
   EXPECT_EQ(text.find("transfer"), std::string::npos) << text;
-  EXPECT_EQ(swap(enough, 0, apart, kPinned, kCuda, text), (Taken{1, 0, 0}));
+  EXPECT_EQ(swap(400, 0, apart, kPinned, kCuda, kCuda), kByKernel);
   EXPECT_NE(text.find("the host does not read the mapping"), std::string::npos) << text;
 }
 

@@ -66,6 +66,17 @@ Status EmulatedQueue::wait() {
   return finding.empty() ? Status() : Status(StatusCode::kUnavailable, std::move(finding));
 }
 
+Result<std::int64_t> EmulatedQueue::reserve_staging() {
+  if (staging_bytes_ > 0 && staging_ == nullptr)
+    staging_ = std::make_unique<Buffer<std::byte>>(static_cast<std::size_t>(staging_bytes_));
+  return staging_bytes_;
+}
+
+internal::cuda::Queue::Staging EmulatedQueue::staging() {
+  if (staging_ == nullptr) return {};
+  return {std::unique_lock(staging_mutex_), staging_->data(), staging_bytes_};
+}
+
 Result<void*> EmulatedQueue::device_address(Operator op, const char* name, const void* host) {
   const auto found = pinned_.find(static_cast<const std::byte*>(host));
   if (found == pinned_.end()) {

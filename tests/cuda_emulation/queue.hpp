@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,12 +39,21 @@ class EmulatedQueue : public internal::cuda::Queue {
   std::uint64_t batches() const { return batches_; }
   std::uint64_t runs() const { return runs_; }
 
+  // For the choice of a way from now on, and for the next plan: at most this much is staged at a time.
+  void set_link(const internal::cuda::LinkTuning& link) { use(link); }
+  void set_staging(std::int64_t bytes) {
+    staging_.reset();
+    staging_bytes_ = bytes;
+  }
+
   Result<void*> workspace(std::int64_t bytes) override;
   // Full of 0xa5 until the stream has come there. What nobody owns any more is freed by finish().
   Result<std::shared_ptr<void>> memory(std::int64_t bytes, const void* from) override;
   // kUnavailable with a finding.
   Status wait() override;
   Result<void*> device_address(Operator op, const char* name, const void* host) override;
+  Result<std::int64_t> reserve_staging() override;
+  Staging staging() override;
   // As late as everything else; both sides must be memory that was registered or pinned.
   Status copy_batch(Operator op, std::span<const internal::cuda::CopyRun> runs) override;
 
@@ -58,6 +68,9 @@ class EmulatedQueue : public internal::cuda::Queue {
   std::vector<std::function<Report()>> work_;
   std::vector<std::unique_ptr<Buffer<std::byte>>> workspaces_;
   std::vector<std::shared_ptr<Buffer<std::byte>>> memory_;
+  std::mutex staging_mutex_;
+  std::int64_t staging_bytes_ = 1 << 20;
+  std::unique_ptr<Buffer<std::byte>> staging_;
   struct Pinned {
     std::size_t bytes;
     bool contested;

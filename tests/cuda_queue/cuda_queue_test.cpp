@@ -323,6 +323,54 @@ TEST_F(CudaQueue, WorkspaceOfThePerThreadStreamIsOneThreads) {
   EXPECT_TRUE(queue->workspace(100).ok());
 }
 
+TEST_F(CudaQueue, StagesInMemoryOfItsOwn) {
+  auto queue = opened();
+  EXPECT_EQ(queue->staging().data, nullptr);
+  EXPECT_EQ(machine().take(), Calls());
+  EXPECT_EQ(queue->reserve_staging().value(), 16 << 20);
+  EXPECT_EQ(queue->reserve_staging().value(), 16 << 20);
+  EXPECT_EQ(machine().take(), Calls{"malloc 16777216 on 1"});
+  {
+    const Queue::Staging held = queue->staging();
+    EXPECT_EQ(machine().device_memory.count(held.data), 1U);
+    EXPECT_EQ(held.bytes, 16 << 20);
+    EXPECT_TRUE(held.lock.owns_lock());
+  }
+  EXPECT_NE(queue->staging().data, queue->workspace(100).value());
+  // A graph would write there whenever it runs.
+  stream_.capture = cudaStreamCaptureStatusActive;
+  EXPECT_EQ(queue->staging().data, nullptr);
+  stream_.capture = cudaStreamCaptureStatusNone;
+  machine().fails["cudaStreamIsCapturing"] = cudaErrorStreamCaptureImplicit;
+  EXPECT_EQ(queue->staging().data, nullptr);
+  machine().fails["cudaStreamIsCapturing"] = cudaErrorIllegalAddress;
+  EXPECT_EQ(queue->staging().data, nullptr);
+  machine().fails.clear();
+  EXPECT_NE(queue->staging().data, nullptr);
+  machine().take();
+  queue.reset();
+  EXPECT_EQ(machine().take(), (Calls{"free 16777216 on 1", "free 100 on 1"}));
+}
+
+TEST_F(CudaQueue, StagesAsTheOptionsSay) {
+  const auto reserve = [&](void* stream, std::int64_t bytes) {
+    ContextOptions o = options();
+    o.cuda_stream = stream;
+    o.cuda_staging_bytes = bytes;
+    const auto queue = std::static_pointer_cast<Queue>(internal::open_cuda_queue(o).value());
+    machine().take();
+    return queue->reserve_staging();
+  };
+  EXPECT_EQ(reserve(&stream_, 1000).value(), 1000);
+  EXPECT_EQ(machine().take(), (Calls{"malloc 1000 on 1", "free 1000 on 1"}));
+  EXPECT_EQ(reserve(&stream_, -1).value(), 0);
+  EXPECT_EQ(reserve(cudaStreamPerThread, 1000).value(), 0);
+  EXPECT_EQ(machine().take(), Calls());
+  machine().fails["cudaMalloc"] = cudaErrorMemoryAllocation;
+  EXPECT_EQ(reserve(&stream_, 1000).status().code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(reserve(&stream_, 1000).status().message(), "staging: 1000 bytes on cuda:1");
+}
+
 TEST_F(CudaQueue, AsksWhatAHostPointerIs) {
   const auto queue = opened();
   char memory[200] = {};

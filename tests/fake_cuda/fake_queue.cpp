@@ -63,6 +63,8 @@ class FakeQueue final : public emulation::EmulatedQueue {
     return const_cast<void*>(host);
   }
 
+  Result<std::int64_t> reserve_staging() override { return std::int64_t{0}; }
+  Staging staging() override { return {}; }
   Status copy_batch(Operator op, std::span<const cuda::CopyRun> runs) override {
     write_down(fmt::format("copies {} {}", place_, to_string(op)));
     return executes ? EmulatedQueue::copy_batch(op, runs) : Status();

@@ -47,6 +47,7 @@ CAPI_READER = "src/capi/reader.cpp"
 CAPI_HANDLES = "src/capi/handles.cpp"
 ACL_EXECUTOR = "compat/acl/acl_executor"
 ACL_STREAM = "compat/acl/acl_backend_cpu.cpp"
+CUDA_TRANSFER = "src/ops/block_copy_cuda.cpp"
 CUDA_GATHER = "src/backends/cuda/paged_gather.hpp"
 CUDA_LOOP = "src/backends/cuda/paged_loop.hpp"
 CUDA_SCATTER = "src/backends/cuda/paged_scatter.hpp"
@@ -227,7 +228,13 @@ MUTANTS = [
     Mutant("cuda: blocks reported before all are in the table", CUDA_BLOCKS, "p.destinations.add(x, pair.dst, i);\n    }\n    x.sync();", "p.destinations.add(x, pair.dst, i);\n    }", "emulated.(copy_blocks|swap_blocks)"),
     Mutant("cuda: a part of a block goes beyond it", CUDA_LAYERS, "least(std::int64_t{1} << p.part_shift, p.block_size - slot)", "std::int64_t{1} << p.part_shift", "emulated.transfer_layers"),
     Mutant("cuda: padding names a block", CUDA_LAYERS, "return id >= 0 && id < blocks;", "return id < blocks;", "emulated.transfer_layers"),
-    Mutant("cuda: padded blocks taken for one piece by dma", "src/ops/block_copy_cuda.cpp", "const std::int64_t at_once = cache.joined() ? blocks : 1;", "const std::int64_t at_once = blocks;", "host_tables"),
+    Mutant("cuda: padded blocks taken for one piece by dma", CUDA_TRANSFER, "if (cache.joined() && pair.src", "if (pair.src", "host_tables"),
+    Mutant("cuda: dma joins what follows on one side", CUDA_TRANSFER, "pair.src == first.src + blocks && pair.dst == first.dst + blocks", "pair.src == first.src + blocks", "host_tables"),
+    Mutant("cuda: staged caches lie on each other", CUDA_TRANSFER, "staging.data + c * stride", "staging.data + 0 * stride", "host_tables"),
+    Mutant("cuda: every filling stages the first caches", CUDA_TRANSFER, "const std::size_t of = group.caches[first + c]; const auto* const src", "const std::size_t of = group.caches[c]; const auto* const src", "host_tables"),
+    Mutant("cuda: staged out before the kernel has run", CUDA_TRANSFER, "Status done = in ? host_side() : device_side(); if (done.ok()) done = in ?", "Status done = true ? host_side() : device_side(); if (done.ok()) done = true ?", "host_tables"),
+    Mutant("cuda: staging without a run on the host", CUDA_TRANSFER, "(cache.src_pinned ? runs.src : runs.dst) + fillings - 1", "(cache.src_pinned ? runs.dst : runs.src) + fillings - 1", "host_tables"),
+    Mutant("cuda: a graph keeps the staging buffer", "src/backends/cuda/cuda_queue.cpp", "ask_capture(captured) != cudaSuccess || captured) return {};", "ask_capture(captured) != cudaSuccess) return {};", "cuda_queue"),
     Mutant("cuda: the slots of the key are those of the value", CUDA_SCATTER, "slot >= side.slots", "slot >= p.sides[0].slots", EMULATED_SCATTER),
     Mutant("cuda: 32-bit place of a slot", CUDA_SCATTER, "return block * side.block_step", "return static_cast<std::uint32_t>(block * side.block_step)", EMULATED_SCATTER),
     Mutant("cuda: the slots of a task have no barrier", CUDA_SCATTER, "slot)); x.sync();", "slot));", EMULATED_SCATTER),

@@ -37,9 +37,10 @@
 //   mapping and count there too: the kernel reads them, and kReject is kUnimplemented.
 //   mapping and count both in ordinary host memory (Device{kCpu}): run() reads them before it returns, so
 //   that they may go then. All policies work, with the record in memory of the host.
-//   Between the device and pinned memory, what run() has read can also go to the DMA engines, in batches:
-//   where blocks are one piece each and copies are long enough, neighbours taken together. Otherwise a
-//   kernel reads and writes the host's memory over the link. describe() says which, and why.
+//   Between the device and pinned memory run() then chooses, by the runs of neighbours in what it has read: a
+//   kernel over the link, batches for the DMA engines, or both through a buffer on the device
+//   (ContextOptions::cuda_staging_bytes), which takes blocks together that are neighbours on the host only.
+//   describe() says what each is estimated to take. docs/cuda.md.
 //
 // Empty operands. C = 0, n = 0, and blocks without bytes: success, mapping is not read. A pair of tensors
 // without elements is skipped.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -222,6 +223,9 @@ cudaError_t ask(std::int32_t index, DeviceFacts& facts) {
   return error;
 }
 
+// Long enough copies to fill the link, and little beside the pools.
+constexpr std::int64_t kStagingBytes = 16 << 20;
+
 class CudaQueue final : public Queue {
  public:
   static Result<std::shared_ptr<DeviceQueue>> open(const ContextOptions& options) {
@@ -246,19 +250,23 @@ class CudaQueue final : public Queue {
       if (error != cudaSuccess) return fail(fmt::format("{}: {}", kernel.name, cudaGetErrorString(error)));
     }
     return std::shared_ptr<DeviceQueue>(
-        std::make_shared<CudaQueue>(std::move(device).value(), stream, facts));
+        std::make_shared<CudaQueue>(std::move(device).value(), stream, facts, options.cuda_staging_bytes));
   }
 
-  CudaQueue(std::shared_ptr<const OpenDevice> device, cudaStream_t stream, DeviceFacts facts)
-      : Queue(facts.architecture, facts.multiprocessors), device_(std::move(device)), stream_(stream) {}
+  CudaQueue(std::shared_ptr<const OpenDevice> device, cudaStream_t stream, DeviceFacts facts,
+            std::int64_t staging_bytes)
+      : Queue(facts.architecture, facts.multiprocessors),
+        device_(std::move(device)),
+        stream_(stream),
+        staging_bytes_(staging_bytes == 0 ? kStagingBytes : std::max<std::int64_t>(staging_bytes, 0)) {}
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
   ~CudaQueue() override {
-    if (workspaces_.empty() || !device_->can_free()) return;
+    if (allocations_.empty() || !device_->can_free()) return;
     const Current current(*device_);
     if (current.error() != cudaSuccess) return;  // the device was reset
     const RelaxedCapture relaxed;
-    for (void* memory : workspaces_) quiet(cudaFree(memory));
+    for (void* memory : allocations_) quiet(cudaFree(memory));
   }
 
   Result<void*> workspace(std::int64_t bytes) override {
@@ -273,14 +281,13 @@ class CudaQueue final : public Queue {
             "thread, or plan() with a workspace of yours");
       }
     }
-    if (bytes <= workspace_bytes_) return workspaces_.back();
+    if (bytes <= workspace_bytes_) return workspace_;
     const Current current(*device_);
+    bool captured = false;
     cudaError_t error = current.error();
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (error == cudaSuccess) error = quiet(cudaStreamIsCapturing(stream_, &capture));
-    if (error != cudaSuccess && error != cudaErrorStreamCaptureImplicit)
-      return unavailable("workspace", error);
-    if (error != cudaSuccess || capture != cudaStreamCaptureStatusNone) {
+    if (error == cudaSuccess) error = ask_capture(captured);
+    if (error != cudaSuccess) return unavailable("workspace", error);
+    if (captured) {
       return Status(
           StatusCode::kUnavailable,
           fmt::format("workspace: {} bytes are wanted of a context that has {}, and its stream is "
@@ -289,18 +296,35 @@ class CudaQueue final : public Queue {
                       bytes, workspace_bytes_));
     }
     const std::int64_t wanted = std::max(bytes, 2 * workspace_bytes_);
-    const RelaxedCapture relaxed;
-    workspaces_.reserve(workspaces_.size() + 1);
-    void* memory = nullptr;
-    error = quiet(cudaMalloc(&memory, static_cast<std::size_t>(wanted)));
-    if (error == cudaErrorMemoryAllocation) {
-      return Status(StatusCode::kOutOfMemory,
-                    fmt::format("workspace: {} bytes on cuda:{}", wanted, device_->index()));
-    }
-    if (error != cudaSuccess) return unavailable("workspace", error);
-    workspaces_.push_back(memory);
+    auto memory = allocate("workspace", wanted);
+    if (!memory.ok()) return memory;
+    workspace_ = memory.value();
     workspace_bytes_ = wanted;
-    return memory;
+    return workspace_;
+  }
+
+  Result<std::int64_t> reserve_staging() override {
+    const std::lock_guard lock(staging_mutex_);
+    if (stream_ == cudaStreamPerThread || staging_bytes_ == 0) return std::int64_t{0};
+    if (staging_ == nullptr) {
+      const Current current(*device_);
+      if (current.error() != cudaSuccess) return unavailable("staging", current.error());
+      auto memory = allocate("staging", staging_bytes_);
+      if (!memory.ok()) return memory.status();
+      staging_ = static_cast<std::byte*>(memory.value());
+    }
+    return staging_bytes_;
+  }
+
+  Staging staging() override {
+    Staging held{std::unique_lock(staging_mutex_)};
+    if (staging_ == nullptr) return {};
+    const Current current(*device_);
+    bool captured = false;
+    if (current.error() != cudaSuccess || ask_capture(captured) != cudaSuccess || captured) return {};
+    held.data = staging_;
+    held.bytes = staging_bytes_;
+    return held;
   }
 
   Result<std::shared_ptr<void>> memory(std::int64_t bytes, const void* from) override {
@@ -405,15 +429,39 @@ class CudaQueue final : public Queue {
             fmt::format("{}: on cuda:{}: {}", what, device_->index(), cudaGetErrorString(error))};
   }
 
+  // Whether what is enqueued now becomes part of a graph, or is refused because others capture.
+  cudaError_t ask_capture(bool& captured) const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t error = quiet(cudaStreamIsCapturing(stream_, &status));
+    captured = error == cudaErrorStreamCaptureImplicit || status != cudaStreamCaptureStatusNone;
+    return error == cudaErrorStreamCaptureImplicit ? cudaSuccess : error;
+  }
+
+  // Device memory that lives as long as the queue. REQUIRES that the device is current.
+  Result<void*> allocate(const char* what, std::int64_t bytes) {
+    const std::lock_guard lock(allocations_mutex_);
+    allocations_.reserve(allocations_.size() + 1);
+    const RelaxedCapture relaxed;
+    void* memory = nullptr;
+    const cudaError_t error = quiet(cudaMalloc(&memory, static_cast<std::size_t>(bytes)));
+    if (error == cudaErrorMemoryAllocation) {
+      return Status(StatusCode::kOutOfMemory,
+                    fmt::format("{}: {} bytes on cuda:{}", what, bytes, device_->index()));
+    }
+    if (error != cudaSuccess) return unavailable(what, error);
+    allocations_.push_back(memory);
+    return memory;
+  }
+
   // The runtime has batches since 12.8; they are refused on the legacy default stream, and nothing says that
   // they can be captured.
   cudaError_t can_batch(bool& batches) {
     if (stream_ == nullptr || stream_ == cudaStreamLegacy) return cudaSuccess;
     int driver = 0;
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    bool captured = false;
     cudaError_t error = quiet(cudaDriverGetVersion(&driver));
-    if (error == cudaSuccess) error = quiet(cudaStreamIsCapturing(stream_, &capture));
-    batches = driver >= 12080 && capture == cudaStreamCaptureStatusNone;
+    if (error == cudaSuccess) error = ask_capture(captured);
+    batches = driver >= 12080 && !captured;
     return error;
   }
 
@@ -463,9 +511,14 @@ class CudaQueue final : public Queue {
 
   std::shared_ptr<const OpenDevice> device_;
   cudaStream_t stream_;
-  std::vector<void*> workspaces_;  // outgrown ones may be in use by work on the stream
+  std::mutex allocations_mutex_;
+  std::vector<void*> allocations_;  // with outgrown workspaces, which work on the stream may still use
+  void* workspace_ = nullptr;
   std::int64_t workspace_bytes_ = 0;
   std::thread::id user_;  // of the workspace on cudaStreamPerThread
+  std::mutex staging_mutex_;
+  std::byte* staging_ = nullptr;
+  const std::int64_t staging_bytes_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 
 #include "backends/cuda/kernels.hpp"
@@ -27,7 +28,7 @@ struct CopyRun {
 
 class Queue : public DeviceQueue {
  public:
-  const Tuning& tuning() const { return *tuning_; }
+  const Tuning& tuning() const { return tuning_; }
   std::int64_t multiprocessors() const { return multiprocessors_; }
 
   // Kernel K on the stream: at most `units` blocks, and as many as are resident at once, or of those that
@@ -38,7 +39,7 @@ class Queue : public DeviceQueue {
     static_assert(kIndex < Kernels::kSize, "the kernel is not in the list");
     if (units <= 0) return {};
     std::int64_t resident = multiprocessors_ * std::int64_t{K::kMinBlocks};
-    if (from_host) resident = std::min(resident, std::int64_t{tuning_->host_blocks});
+    if (from_host) resident = std::min(resident, std::int64_t{tuning_.host_blocks});
     return launch_kernel(op, kIndex, &params, static_cast<std::uint32_t>(std::min(units, resident)));
   }
 
@@ -50,13 +51,26 @@ class Queue : public DeviceQueue {
   // when it returns.
   virtual Status copy_batch(Operator op, std::span<const CopyRun> runs) = 0;
 
+  // Device memory for what one call fills and empties again and again, in the order of the stream: others
+  // enqueue nothing there while it is held. Without memory (null) where nobody reserved it, where a graph
+  // would keep it, and where the stream is another one in each thread.
+  struct Staging {
+    std::unique_lock<std::mutex> lock;
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+  virtual Staging staging() = 0;
+  // For staging() from now on, as ContextOptions::cuda_staging_bytes says. How many bytes there are.
+  virtual Result<std::int64_t> reserve_staging() = 0;
+
  protected:
   Queue(int architecture, std::int64_t multiprocessors)
-      : tuning_(&tuning_of(architecture)), multiprocessors_(multiprocessors) {}
+      : tuning_(tuning_of(architecture)), multiprocessors_(multiprocessors) {}
+  void use(const LinkTuning& link) { tuning_.link = link; }
   virtual Status launch_kernel(Operator op, std::size_t kernel, const void* params, std::uint32_t blocks) = 0;
 
  private:
-  const Tuning* tuning_;
+  Tuning tuning_;
   std::int64_t multiprocessors_;
 };
 

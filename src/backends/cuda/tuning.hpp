@@ -8,6 +8,17 @@
 
 namespace kvferry::internal::cuda {
 
+// What the choice between kernels, DMA engines and staging counts with (transfer.hpp). Rates are bytes a
+// nanosecond.
+struct LinkTuning {
+  std::int64_t dma_rate;     // a long copy between host and device
+  std::int64_t kernel_rate;  // host_blocks blocks that read or write host memory
+  std::int64_t device_rate;  // a kernel that copies within the device
+  std::int64_t copy_ns;      // a DMA engine from one short copy to the next
+  std::int64_t start_ns;     // a piece of work that waits for the one before it on its stream
+  std::int64_t most_copies;  // of a call: the host writes each one down
+};
+
 struct Tuning {
   int architecture;  // 90: sm_90
   // Bytes of one task: enough for 256 threads with 4 loads of 16 bytes each in flight, so that short pages
@@ -17,16 +28,13 @@ struct Tuning {
   std::int64_t warp_task_bytes;
   // Blocks that read host memory: the link is full long before the GPU is.
   std::uint32_t host_blocks;
-  // Copies between host and device go to the DMA engines if they have this many bytes on average, so that
-  // starting one costs less than the link needs for it, and are at most so many: the host writes each one
-  // down.
-  std::int64_t dma_bytes, dma_copies;
+  LinkTuning link;
 };
 
 inline constexpr Tuning kTunings[] = {
-    {80, 16 << 10, 4 << 10, 8, 64 << 10, 4096},
-    {90, 16 << 10, 4 << 10, 8, 64 << 10, 4096},
-    {100, 32 << 10, 4 << 10, 32, 64 << 10, 4096},
+    {80, 16 << 10, 4 << 10, 8, {25, 22, 600, 1200, 3000, 4096}},
+    {90, 16 << 10, 4 << 10, 8, {55, 50, 1500, 1200, 3000, 4096}},
+    {100, 32 << 10, 4 << 10, 32, {55, 50, 2500, 1200, 3000, 4096}},
 };
 
 // Of the newest architecture that is not newer than this one.
