@@ -492,6 +492,17 @@ TEST(Backends, AreListed) {
   EXPECT_EQ(all[1].available, has(all[1].detail, "cuda:0 ")) << all[1].detail;
 }
 
+TEST(DeviceMemory, IsOfACudaDevice) {
+  const Context context;
+  const std::string reason = ": the context's device is the CPU, expected a CUDA device";
+  for (const auto& [status, name] : {std::pair(device_workspace(context, 1).status(), "device_workspace"),
+                                     std::pair(device_memory(context, 1).status(), "device_memory"),
+                                     std::pair(device_wait(context), "device_wait")}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), name + reason);
+  }
+}
+
 TEST(PinnedBuffers, RefuseWhatIsNoCudaDeviceOrSize) {
   for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCudaHost, DeviceType::kCudaManaged}) {
     const Result<PinnedBuffer> refused = PinnedBuffer::make(1, {type, 0});

@@ -59,8 +59,8 @@ struct ContextOptions {
   // The stream must outlive the context.
   Stream* stream = nullptr;
   // Of a CUDA device: the cudaStream_t that operators are launched on, one of that device. Null is CUDA's
-  // legacy default stream, as everywhere in CUDA. KVFerry neither synchronises nor destroys it; it must
-  // outlive the context and the work. With a CPU device it must be null.
+  // legacy default stream, as everywhere in CUDA. KVFerry never destroys it, and synchronises it only in
+  // device_wait(); it must outlive the context and the work. With a CPU device it must be null.
   void* cuda_stream = nullptr;
   // Of a CUDA device: device memory of the context's that swap_blocks may stage copies between host and
   // device in, allocated by the first plan() that has a use for it. 0: 16 MiB. Negative: none, and no call

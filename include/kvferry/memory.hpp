@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostBuffer: memory for pools of KV cache on the host. PinnedBuffer: that CUDA devices read and write too.
-// device_workspace: scratch memory of a CUDA device.
+// device_workspace, device_memory: memory of a CUDA device, as scratch and to keep.
 #pragma once
 
 #include <cstddef>
@@ -108,5 +108,21 @@ class KVFERRY_EXPORT PinnedBuffer {
 // with an earlier one is safe. Of runs that share it, one is to be enqueued whole before the next.
 // kInvalidArgument on the CPU; kUnavailable after fork().
 KVFERRY_EXPORT Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept;
+
+// Memory of the context's CUDA device (cudaMalloc) for callers that have no allocator there: zero, or a copy
+// of `from`, which is memory of that device, managed or pinned, and stays until the copy is done. Both are
+// work on the context's stream. Null for 0 bytes.
+//
+// Freed with its last owner, in any thread, also after the context: by cudaFree, which waits for the device.
+// Slow to make and to free: for results, not for scratch.
+//
+// kInvalidArgument for a negative size and on the CPU; kOutOfMemory, with the size; kUnavailable in a capture
+// of the stream, which it leaves as it is, and after fork().
+KVFERRY_EXPORT Result<std::shared_ptr<void>> device_memory(const Context& context, std::int64_t bytes,
+                                                           const void* from = nullptr) noexcept;
+
+// Returns when the work on the context's CUDA stream is done: kUnavailable, in CUDA's words, when some of it
+// failed, in a capture and after fork(); kInvalidArgument on the CPU.
+KVFERRY_EXPORT Status device_wait(const Context& context) noexcept;
 
 }  // namespace kvferry

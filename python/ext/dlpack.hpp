@@ -48,7 +48,7 @@ struct Tensor {
   std::uint64_t byte_offset;
 };
 
-// In capsules named "dltensor". Only read: the capsule's destructor calls the deleter.
+// In capsules named "dltensor". Those of others are only read: the capsule's destructor calls the deleter.
 struct ManagedTensor {
   Tensor tensor;
   void* manager;

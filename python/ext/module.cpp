@@ -8,6 +8,7 @@
 #include <string>
 
 #include "contexts.hpp"
+#include "device_memory.hpp"
 #include "errors.hpp"
 #include "kvferry/backend.hpp"
 #include "kvferry/plan.hpp"
@@ -91,6 +92,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // a user's global Context that outlives the interpreter is no leak
   module.attr("version") = KVFERRY_VERSION;
   define_contexts(module);
+  define_device_memory(module);
   define_error_record(module);
   define_backends(module);
   define_gather_pa_kv_cache(module);

@@ -27,9 +27,6 @@ struct Kind {
 
 namespace {
 
-constexpr const char* kDTypeNames =
-    "float16, bfloat16, float32, (u)int8, (u)int16, (u)int32, (u)int64, float8_e5m2, float8_e4m3fn";
-
 struct DTypeRow {
   std::uint8_t code;
   std::uint8_t bits;
@@ -151,13 +148,6 @@ Kind kind_of(nb::handle object) {
                                                     : Kind::kNone;
     return kind;
   });
-}
-
-std::optional<DType> dtype_named(std::string_view name) {
-  for (const DTypeRow& row : kDTypes) {
-    if (name == to_string(row.dtype)) return row.dtype;
-  }
-  return {};
 }
 
 std::string name_of(const dlpack::DataType& dtype) {
@@ -312,11 +302,6 @@ bool is_device_memory(Device device) {
   return device.type == DeviceType::kCuda || device.type == DeviceType::kCudaManaged;
 }
 
-// DLPack's number of a CUDA stream: 1 is the default one.
-std::uintptr_t stream_number(void* stream) {
-  return stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
-}
-
 nb::object streams_module() {
   return nb::module_::import_("kvferry._cuda_streams");
 }
@@ -357,6 +342,23 @@ TensorView view_of_capsule(const Subject& subject, nb::handle capsule, Access ac
 }
 
 }  // namespace
+
+std::optional<DType> dtype_named(std::string_view name) {
+  for (const DTypeRow& row : kDTypes) {
+    if (name == to_string(row.dtype)) return row.dtype;
+  }
+  return {};
+}
+
+dlpack::DataType dlpack_dtype(DType dtype) {
+  const auto* const row = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                                       [&](const DTypeRow& known) { return known.dtype == dtype; });
+  return {row->code, row->bits, 1};
+}
+
+std::uintptr_t stream_number(void* stream) {
+  return stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
+}
 
 TensorView Intake::tensor(TensorName name, nb::handle object, Access access) {
   const Kind kind = kind_of(object);

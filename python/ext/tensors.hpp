@@ -7,8 +7,11 @@
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,15 @@ struct TensorName {
 
   std::string text() const { return index < 0 ? name : fmt::format("{}[{}]", name, index); }
 };
+
+// What Python has: by its name, and as DLPack has it.
+inline constexpr const char* kDTypeNames =
+    "float16, bfloat16, float32, (u)int8, (u)int16, (u)int32, (u)int64, float8_e5m2, float8_e4m3fn";
+std::optional<DType> dtype_named(std::string_view name);
+dlpack::DataType dlpack_dtype(DType dtype);  // REQUIRES one that has a name there
+
+// DLPack's number of a CUDA stream: 1 is the default one.
+std::uintptr_t stream_number(void* stream);
 
 struct Kind;
 

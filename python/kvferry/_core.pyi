@@ -63,6 +63,19 @@ class Context:
     def device(self) -> str:
         """Where work is done, such as "cuda:1"."""
 
+class DeviceMemory:
+    """Of the functional forms, for results that JAX takes; not for users."""
+
+    @staticmethod
+    def zeros(op: str, name: str, context: Context, shape: Sequence[int], dtype: str) -> DeviceMemory: ...
+
+    @staticmethod
+    def copy(op: str, name: str, context: Context, tensor: kvferry._types.Tensor) -> DeviceMemory: ...
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
 class ErrorRecord:
     """
     What index_policy="report" saw: pass it as error_record.

@@ -2,13 +2,14 @@
 """Allocating forms of the operators: results are new memory, the arguments stay as they are.
 
 A result is of the kind of the tensor that it comes from: NumPy, torch, JAX or CuPy. These are the only forms for
-JAX, whose arrays are immutable; its results are handed over without a copy. Everything else about an argument is
-as for the operator of the same name. A context with a stream is refused: results would be returned before they
-are there. Gradients do not flow through.
+JAX, whose arrays are immutable; its results are handed over without a copy, those on a GPU when they are there.
+Everything else about an argument is as for the operator of the same name. A context with a stream of the CPU is
+refused: results would be returned before they are there. Gradients do not flow through.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Iterable, Sequence
@@ -38,13 +39,23 @@ B = TypeVar("B", bound=Array)
 
 # What JAX needs to take memory as it is.
 _JAX_ALIGNMENT = 64
+_DLPACK_CUDA = 2
+
+
+@functools.cache
+def _context_of_device(device: str) -> Context:
+    """JAX tells no stream to run on: CUDA's default stream."""
+    return Context(device=device)
 
 
 class _Call:
-    """One allocating call: makes the memory that the operator writes, and what the caller gets for it."""
+    """One allocating call: makes the memory that the operator writes, and what the caller gets for it.
+
+    context: the caller's; without one, that of the GPU of a JAX array, if memory was made for one.
+    """
 
     def __init__(self, op: str, context: Context | None) -> None:
-        self.op = op
+        self.op, self.context = op, context
         if context is not None and context.stream is not None:
             raise ValueError(f"{op}: context has a stream; expected one without, or the call in place")
 
@@ -59,26 +70,42 @@ class _Call:
             f"{self.op}: {name}: {type(like).__name__}, expected an array of NumPy, torch, JAX or CuPy"
         )
 
-    def _refuse_jax_on_a_gpu(self, library: str, name: str, array: Any) -> None:
-        # Its runtime has no stream to run on and to hand over: a result would be used before it is there.
-        if library != "jax" or all(device.platform == "cpu" for device in array.devices()):
-            return
-        raise NotImplementedError(
-            f"{self.op}: {name}: a JAX array on {array.device}, expected one on the CPU, or an array of CuPy or "
-            "torch (from_dlpack() of it)"
-        )
+    def _context_of_jax(self, name: str, array: Any) -> Context | None:
+        """Where results for a JAX array on a GPU are made; None: it is on the CPU."""
+        if all(device.platform == "cpu" for device in array.devices()):
+            return None
+        try:
+            kind, index = array.__dlpack_device__()
+        except BufferError:  # on several devices, or on one that DLPack has no number for
+            kind, index = None, 0
+        if kind != _DLPACK_CUDA:
+            raise NotImplementedError(
+                f"{self.op}: {name}: a JAX array on {array.device}, expected one in the memory of a CPU or of one "
+                "CUDA device"
+            )
+        device = f"cuda:{index}"
+        if self.context is None:
+            self.context = _context_of_device(device)
+        if self.context.device != device:
+            raise ValueError(
+                f"{self.op}: {name}: lives on device {device}, expected the context's {self.context.device}"
+            )
+        return self.context
 
     def zeros(self, name: str, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         """Memory of this shape, with the dtype of `like` unless one is named."""
+        element: Any
         library = self._library(name, like)
-        self._refuse_jax_on_a_gpu(library, name, like)
+        if library == "jax" and (context := self._context_of_jax(name, like)) is not None:
+            element = like.dtype.name if dtype is None else dtype
+            return _core.DeviceMemory.zeros(self.op, name, context, shape, element)
         if library == "torch":
             torch = importlib.import_module("torch")
             return like.detach().new_zeros(
                 shape, dtype=like.dtype if dtype is None else getattr(torch, dtype)
             )
         numpy = importlib.import_module("numpy" if library == "jax" else library)
-        element: Any = like.dtype if dtype is None else dtype
+        element = like.dtype if dtype is None else dtype
         if dtype == "bfloat16":
             element = importlib.import_module("ml_dtypes").bfloat16
         if library != "jax":
@@ -90,10 +117,11 @@ class _Call:
 
     def copy(self, name: str, tensor: Any) -> Any:
         library = self._library(name, tensor)
-        self._refuse_jax_on_a_gpu(library, name, tensor)
         if library == "torch":
             return tensor.detach().clone()
         if library == "jax":
+            if (context := self._context_of_jax(name, tensor)) is not None:
+                return _core.DeviceMemory.copy(self.op, name, context, tensor)
             numpy = importlib.import_module("numpy")
             memory = self.zeros(name, tensor, tensor.shape)
             memory[...] = numpy.asarray(tensor)
@@ -107,6 +135,8 @@ class _Call:
         """What the caller gets: `memory`, as an array of the kind of `like`."""
         if memory is None or self._library("", like) != "jax":
             return memory
+        if isinstance(memory, _core.DeviceMemory):
+            memory = importlib.import_module("jax.dlpack").from_dlpack(memory)
         return importlib.import_module("jax").device_put(memory, like.sharding, may_alias=True)
 
     def results(self, like: Iterable[Any], memory: Iterable[Any]) -> list[Any]:
@@ -147,7 +177,7 @@ def gather_pa_kv_cache_functional(
         is_seq_lens_cumsum=is_seq_lens_cumsum,
         index_policy=index_policy,
         error_record=error_record,
-        context=context,
+        context=call.context,
     )
     return call.result(key_cache, key), call.result(value_cache, value)
 
@@ -183,7 +213,7 @@ def scatter_pa_kv_cache_functional(
         nct_offsets=nct_offsets,
         index_policy=index_policy,
         error_record=error_record,
-        context=context,
+        context=call.context,
     )
     return call.result(key_cache, new_key_cache), call.result(value_cache, new_value_cache)
 
@@ -233,7 +263,7 @@ def gather_selection_kv_cache_functional(
         status_row=status_row,
         index_policy=index_policy,
         error_record=error_record,
-        context=context,
+        context=call.context,
     )
     return (
         call.result(selection_kv_cache, actual_seq),
@@ -257,7 +287,7 @@ def copy_blocks_functional(
     call = _Call("copy_blocks_functional", context)
     made = call.copies("caches", caches)
     _core.copy_blocks(
-        made, mapping, count=count, index_policy=index_policy, error_record=error_record, context=context
+        made, mapping, count=count, index_policy=index_policy, error_record=error_record, context=call.context
     )
     return call.results(caches, made)
 
@@ -276,7 +306,13 @@ def swap_blocks_functional(
     call = _Call("swap_blocks_functional", context)
     made = call.copies("dst", dst)
     _core.swap_blocks(
-        src, made, mapping, count=count, index_policy=index_policy, error_record=error_record, context=context
+        src,
+        made,
+        mapping,
+        count=count,
+        index_policy=index_policy,
+        error_record=error_record,
+        context=call.context,
     )
     return call.results(dst, made)
 
@@ -307,7 +343,7 @@ def transfer_layers_functional(
         chunk_layout=chunk_layout,
         index_policy=index_policy,
         error_record=error_record,
-        context=context,
+        context=call.context,
     )
     made: T = call.result(key_caches[0], chunk)
     return made
@@ -337,7 +373,7 @@ def gather_dequant_functional(
         is_seq_lens_cumsum=is_seq_lens_cumsum,
         index_policy=index_policy,
         error_record=error_record,
-        context=context,
+        context=call.context,
     )
     made: T = call.result(cache, out)
     return made

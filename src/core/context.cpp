@@ -20,6 +20,18 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
+// Of a context of a CUDA device, in the process that made it.
+Result<internal::DeviceQueue*> queue_of(const Context& context, const char* function) {
+  const internal::ContextState& state = context.state();
+  if (!state.environment.ok()) return state.environment;
+  if (state.queue == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{}: the context's device is the CPU, expected a CUDA device", function));
+  }
+  if (Status status = state.queue->check_process(); !status.ok()) return status;
+  return state.queue.get();
+}
+
 }  // namespace
 
 Context::Context(ContextOptions options) : state_(std::make_shared<internal::ContextState>()) {
@@ -84,19 +96,39 @@ int Context::threads() const noexcept {
 
 Result<void*> device_workspace(const Context& context, std::int64_t bytes) noexcept {
   try {
-    internal::ContextState& state = context.state();
-    if (!state.environment.ok()) return state.environment;
-    if (state.queue == nullptr) {
-      return Status(StatusCode::kInvalidArgument,
-                    "device_workspace: the context's device is the CPU, expected a CUDA device");
-    }
-    if (Status status = state.queue->check_process(); !status.ok()) return status;
-    internal::ProcessState* const process = state.here();
+    const Result<internal::DeviceQueue*> queue = queue_of(context, "device_workspace");
+    if (!queue.ok()) return queue.status();
+    internal::ProcessState* const process = context.state().here();
     if (process == nullptr) return Status(StatusCode::kOutOfMemory, std::string());
     const std::lock_guard lock(process->workspace_mutex);
-    return state.queue->workspace(bytes);
+    return queue.value()->workspace(bytes);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, std::string());
+  }
+}
+
+Result<std::shared_ptr<void>> device_memory(const Context& context, std::int64_t bytes,
+                                            const void* from) noexcept {
+  try {
+    const Result<internal::DeviceQueue*> queue = queue_of(context, "device_memory");
+    if (!queue.ok()) return queue.status();
+    if (bytes < 0) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("device_memory: bytes is {}, expected >= 0", bytes));
+    }
+    if (bytes == 0) return std::shared_ptr<void>();
+    return queue.value()->memory(bytes, from);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, std::string());
+  }
+}
+
+Status device_wait(const Context& context) noexcept {
+  try {
+    const Result<internal::DeviceQueue*> queue = queue_of(context, "device_wait");
+    return queue.ok() ? queue.value()->wait() : queue.status();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, std::string()};
   }
 }
 

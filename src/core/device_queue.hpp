@@ -36,6 +36,13 @@ class DeviceQueue {
   // other on its stream, so they may share it. One thread at a time.
   virtual Result<void*> workspace(std::int64_t bytes) = 0;
 
+  // Device memory for the caller to keep, in stream order zero or a copy of `from`. Freed with its last
+  // owner, whatever thread that is, once the device is done with it. REQUIRES bytes > 0.
+  virtual Result<std::shared_ptr<void>> memory(std::int64_t bytes, const void* from) = 0;
+
+  // Until the work on the stream is done. What went wrong in it is the Status, as CUDA tells it.
+  virtual Status wait() = 0;
+
  private:
   const pid_t process_ = getpid();
 };

@@ -36,6 +36,7 @@ std::string EmulatedQueue::finish() {
     const Report report = work();
     if (report.finding) return report.finding->text;
   }
+  std::erase_if(memory_, [](const auto& buffer) { return buffer.use_count() == 1; });
   return {};
 }
 
@@ -44,6 +45,25 @@ Result<void*> EmulatedQueue::workspace(std::int64_t bytes) {
   if (workspaces_.empty() || static_cast<std::int64_t>(workspaces_.back()->size()) < bytes)
     workspaces_.push_back(std::make_unique<Buffer<std::byte>>(static_cast<std::size_t>(bytes), 16));
   return static_cast<void*>(workspaces_.back()->data());
+}
+
+Result<std::shared_ptr<void>> EmulatedQueue::memory(std::int64_t bytes, const void* from) {
+  const auto buffer = std::make_shared<Buffer<std::byte>>(static_cast<std::size_t>(bytes));
+  std::fill_n(buffer->data(), bytes, std::byte{0xa5});
+  memory_.push_back(buffer);
+  void* const data = buffer->data();
+  work_.emplace_back([=, this] {
+    const internal::cuda::CopyRun run{data, from, bytes};
+    if (from != nullptr) return copy({&run, 1});
+    std::memset(data, 0, static_cast<std::size_t>(bytes));
+    return Report();
+  });
+  return std::shared_ptr<void>(buffer, data);
+}
+
+Status EmulatedQueue::wait() {
+  std::string finding = finish();
+  return finding.empty() ? Status() : Status(StatusCode::kUnavailable, std::move(finding));
 }
 
 Result<std::int64_t> EmulatedQueue::reserve_staging() {
@@ -67,32 +87,33 @@ Result<void*> EmulatedQueue::device_address(Operator op, const char* name, const
   return const_cast<void*>(host);
 }
 
+Report EmulatedQueue::copy(std::span<const internal::cuda::CopyRun> runs) const {
+  std::vector<Region> regions = registered_regions();
+  for (const auto& [data, pinned] : pinned_) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    regions.push_back({begin, begin + pinned.bytes, pinned.contested});
+  }
+  const auto lies_inside = [&](const void* data, std::int64_t bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    return std::any_of(regions.begin(), regions.end(), [&](const Region& region) {
+      return begin >= region.begin && begin + static_cast<std::uintptr_t>(bytes) <= region.end;
+    });
+  };
+  Report report;
+  for (const internal::cuda::CopyRun& run : runs) {
+    if (!lies_inside(run.dst, run.bytes) || !lies_inside(run.src, run.bytes)) {
+      report.finding = Finding{FindingKind::kOutOfBounds, 0, 0, "a copy outside every buffer of the device"};
+      return report;
+    }
+    std::memcpy(run.dst, run.src, static_cast<std::size_t>(run.bytes));
+  }
+  return report;
+}
+
 Status EmulatedQueue::copy_batch(Operator /*op*/, std::span<const internal::cuda::CopyRun> runs) {
   ++batches_;
   runs_ += runs.size();
-  work_.emplace_back([this, held = std::vector(runs.begin(), runs.end())] {
-    std::vector<Region> regions = registered_regions();
-    for (const auto& [data, pinned] : pinned_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(data);
-      regions.push_back({begin, begin + pinned.bytes, pinned.contested});
-    }
-    const auto lies_inside = [&](const void* data, std::int64_t bytes) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(data);
-      return std::any_of(regions.begin(), regions.end(), [&](const Region& region) {
-        return begin >= region.begin && begin + static_cast<std::uintptr_t>(bytes) <= region.end;
-      });
-    };
-    Report report;
-    for (const internal::cuda::CopyRun& run : held) {
-      if (!lies_inside(run.dst, run.bytes) || !lies_inside(run.src, run.bytes)) {
-        report.finding =
-            Finding{FindingKind::kOutOfBounds, 0, 0, "a copy outside every buffer of the device"};
-        return report;
-      }
-      std::memcpy(run.dst, run.src, static_cast<std::size_t>(run.bytes));
-    }
-    return report;
-  });
+  work_.emplace_back([this, held = std::vector(runs.begin(), runs.end())] { return copy(held); });
   return {};
 }
 

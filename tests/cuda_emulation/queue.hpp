@@ -19,7 +19,7 @@
 
 namespace kvferry::emulation {
 
-class EmulatedQueue final : public internal::cuda::Queue {
+class EmulatedQueue : public internal::cuda::Queue {
  public:
   // Few multiprocessors: blocks take several turns even in small problems. Every launch takes another order.
   explicit EmulatedQueue(std::uint64_t seed, int architecture = 90, std::int64_t multiprocessors = 1)
@@ -47,6 +47,10 @@ class EmulatedQueue final : public internal::cuda::Queue {
   }
 
   Result<void*> workspace(std::int64_t bytes) override;
+  // Full of 0xa5 until the stream has come there. What nobody owns any more is freed by finish().
+  Result<std::shared_ptr<void>> memory(std::int64_t bytes, const void* from) override;
+  // kUnavailable with a finding.
+  Status wait() override;
   Result<void*> device_address(Operator op, const char* name, const void* host) override;
   Result<std::int64_t> reserve_staging() override;
   Staging staging() override;
@@ -57,10 +61,13 @@ class EmulatedQueue final : public internal::cuda::Queue {
   Status launch_kernel(Operator op, std::size_t kernel, const void* params, std::uint32_t blocks) override;
 
  private:
+  Report copy(std::span<const internal::cuda::CopyRun> runs) const;
+
   std::uint64_t seed_;
   std::uint64_t launches_ = 0, batches_ = 0, runs_ = 0;
   std::vector<std::function<Report()>> work_;
   std::vector<std::unique_ptr<Buffer<std::byte>>> workspaces_;
+  std::vector<std::shared_ptr<Buffer<std::byte>>> memory_;
   std::mutex staging_mutex_;
   std::int64_t staging_bytes_ = 1 << 20;
   std::unique_ptr<Buffer<std::byte>> staging_;

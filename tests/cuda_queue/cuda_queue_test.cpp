@@ -522,6 +522,73 @@ TEST_F(CudaQueue, PinnedBuffers) {
             "PinnedBuffer: cuda:2: this machine has 2 CUDA devices");
 }
 
+TEST_F(CudaQueue, GivesMemoryToKeep) {
+  auto context = std::make_unique<Context>(options());
+  machine().take();
+  std::shared_ptr<void> zero = device_memory(*context, 1000).value();
+  EXPECT_EQ(machine().take(), (Calls{"malloc 1000 on 1", "set 1000 on 1"}));
+  EXPECT_TRUE(std::all_of(static_cast<char*>(zero.get()), static_cast<char*>(zero.get()) + 1000,
+                          [](char byte) { return byte == 0; }));
+  const char source[2000] = {};
+  const std::shared_ptr<void> copy = device_memory(*context, 2000, source).value();
+  EXPECT_EQ(machine().take(), (Calls{"malloc 2000 on 1", "copy on 1"}));
+  ASSERT_EQ(machine().copies.size(), 1U);
+  EXPECT_EQ(machine().copies[0].dst, copy.get());
+  EXPECT_EQ(machine().copies[0].src, source);
+  EXPECT_EQ(machine().copies[0].bytes, 2000U);
+  EXPECT_TRUE(device_wait(*context).ok());
+  EXPECT_EQ(machine().take(), Calls{"wait on 1"});
+  EXPECT_EQ(machine().streams, std::vector<const void*>(3, &stream_));
+
+  EXPECT_EQ(device_memory(*context, 0).value(), nullptr);
+  EXPECT_EQ(device_memory(*context, -1).status().message(), "device_memory: bytes is -1, expected >= 0");
+  context.reset();
+  std::shared_ptr<void> second = zero;
+  zero.reset();
+  EXPECT_EQ(machine().take(), Calls());
+  second.reset();
+  EXPECT_EQ(machine().take(), Calls{"free 1000 on 1"});
+}
+
+TEST_F(CudaQueue, SaysWhyItGivesNoMemory) {
+  const Context context(options());
+  const auto refusal = [&](const void* from = nullptr) {
+    machine().take();
+    const Status status = device_memory(context, 1000, from).status();
+    return std::string(to_string(status.code())) + ": " + status.message();
+  };
+  machine().fails = {{"cudaMalloc", cudaErrorMemoryAllocation}};
+  EXPECT_EQ(refusal(), "out_of_memory: device_memory: 1000 bytes on cuda:1");
+  machine().fails = {{"cudaMalloc", cudaErrorUnknown}};
+  EXPECT_EQ(refusal(), "unavailable: device_memory: on cuda:1: error 999");
+  // What cannot be filled is freed.
+  machine().fails = {{"cudaMemsetAsync", cudaErrorUnknown}};
+  EXPECT_EQ(refusal(), "unavailable: device_memory: on cuda:1: error 999");
+  EXPECT_EQ(machine().take().back(), "free 1000 on 1");
+  machine().fails = {{"cudaMemcpyAsync", cudaErrorInvalidValue}};
+  EXPECT_EQ(refusal(&context), "unavailable: device_memory: on cuda:1: error 1");
+  EXPECT_EQ(machine().take().back(), "free 1000 on 1");
+  machine().fails = {{"cudaStreamSynchronize", cudaErrorIllegalAddress}};
+  EXPECT_EQ(device_wait(context).message(), "device_wait: on cuda:1: error 700");
+  machine().fails.clear();
+  // A capture is asked for first, and left as it is.
+  const std::string captured = "on cuda:1: error " + std::to_string(cudaErrorStreamCaptureUnsupported);
+  for (const auto status : {cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated}) {
+    stream_.capture = status;
+    EXPECT_EQ(refusal(), "unavailable: device_memory: " + captured);
+    EXPECT_EQ(device_wait(context).message(), "device_wait: " + captured);
+    EXPECT_EQ(machine().take(), Calls());
+  }
+  stream_.capture = cudaStreamCaptureStatusNone;
+  machine().fails = {{"cudaStreamIsCapturing", cudaErrorStreamCaptureImplicit}};
+  EXPECT_EQ(device_wait(context).code(), StatusCode::kUnavailable);
+  machine().fails = {{"cudaGetDeviceCount", cudaErrorNoDevice}};
+  const Context nowhere(options());
+  EXPECT_EQ(device_memory(nowhere, 1).status().message(),
+            "cuda:1: no CUDA device on this machine, or none visible");
+  EXPECT_EQ(device_wait(nowhere).code(), StatusCode::kUnavailable);
+}
+
 TEST_F(CudaQueue, StaysWithTheParentOfAFork) {
   DeviceGather example;
   Context context(options());
@@ -531,6 +598,7 @@ TEST_F(CudaQueue, StaysWithTheParentOfAFork) {
   ASSERT_TRUE(gather_pa_kv_cache(example.args, context, &record).ok());
   Result<PinnedBuffer> pinned = PinnedBuffer::make(10, {DeviceType::kCuda, 1});
   ASSERT_TRUE(pinned.ok());
+  std::shared_ptr<void> memory = device_memory(context, 10).value();
   machine().take();
   const pid_t child = fork();
   if (child == 0) {
@@ -540,9 +608,12 @@ TEST_F(CudaQueue, StaysWithTheParentOfAFork) {
     };
     bool right = refused(run(planned, buffers(example.args), context)) &&
                  refused(plan(example.args, context).status()) &&
-                 refused(gather_pa_kv_cache(example.args, context, &record));
+                 refused(gather_pa_kv_cache(example.args, context, &record)) &&
+                 device_memory(context, 10).status().code() == StatusCode::kUnavailable &&
+                 device_wait(context).code() == StatusCode::kUnavailable;
     context = Context();
     pinned.value() = PinnedBuffer();
+    memory.reset();
     right = right && machine().calls.empty() && machine().retained[1] == 2;
     _exit(right ? 0 : 1);
   }
@@ -557,8 +628,10 @@ TEST_F(CudaQueue, FreesNothingWhenTheDriverIsGone) {
   ASSERT_TRUE(queue->workspace(1000).ok());
   Result<PinnedBuffer> pinned = PinnedBuffer::make(10, {DeviceType::kCuda, 1});
   ASSERT_TRUE(pinned.ok());
+  std::shared_ptr<void> kept = queue->memory(100, nullptr).value();
   machine().take();
   machine().fails["cudaGetDevice"] = cudaErrorCudartUnloading;
+  kept.reset();
   queue.reset();
   pinned.value() = PinnedBuffer();
   EXPECT_EQ(machine().take(), Calls());

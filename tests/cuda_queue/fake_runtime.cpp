@@ -201,6 +201,22 @@ cudaError_t cudaFree(void* memory) {
   std::free(memory);
   return cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  record("set " + std::to_string(bytes));
+  if (const cudaError_t error = enter("cudaMemsetAsync")) return error;
+  std::memset(memory, value, bytes);
+  machine().streams.push_back(stream);
+  return cudaSuccess;
+}
+// A stream that is captured cannot be waited for, and its capture is lost.
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  record("wait");
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream, &status);
+  if (status != cudaStreamCaptureStatusNone) return machine().last_error = cudaErrorStreamCaptureUnsupported;
+  machine().streams.push_back(stream);
+  return enter("cudaStreamSynchronize");
+}
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
   record("pin " + std::to_string(bytes) + " flags " + std::to_string(flags));
   if (const cudaError_t error = enter("cudaHostAlloc")) return error;

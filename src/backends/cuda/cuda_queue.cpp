@@ -327,6 +327,40 @@ class CudaQueue final : public Queue {
     return held;
   }
 
+  Result<std::shared_ptr<void>> memory(std::int64_t bytes, const void* from) override {
+    const auto size = static_cast<std::size_t>(bytes);
+    const Current current(*device_);
+    const RelaxedCapture relaxed;
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) error = check_not_captured();
+    void* made = nullptr;
+    if (error == cudaSuccess) error = quiet(cudaMalloc(&made, size));
+    if (error == cudaErrorMemoryAllocation) {
+      return Status(StatusCode::kOutOfMemory,
+                    fmt::format("device_memory: {} bytes on cuda:{}", bytes, device_->index()));
+    }
+    if (error != cudaSuccess) return unavailable("device_memory", error);
+    // cudaFree waits for the device. shared_ptr calls this too when it has no memory for itself.
+    std::shared_ptr<void> memory(made, [device = device_](void* freed) {
+      if (!device->can_free()) return;
+      const Current freeing(*device);
+      const RelaxedCapture relaxed_too;
+      if (freeing.error() == cudaSuccess) quiet(cudaFree(freed));
+    });
+    error = quiet(from == nullptr ? cudaMemsetAsync(made, 0, size, stream_)
+                                  : cudaMemcpyAsync(made, from, size, cudaMemcpyDefault, stream_));
+    if (error != cudaSuccess) return unavailable("device_memory", error);
+    return memory;
+  }
+
+  Status wait() override {
+    const Current current(*device_);
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) error = check_not_captured();
+    if (error == cudaSuccess) error = quiet(cudaStreamSynchronize(stream_));
+    return error == cudaSuccess ? Status() : unavailable("device_wait", error);
+  }
+
   Result<void*> device_address(Operator op, const char* name, const void* host) override {
     const Current current(*device_);
     cudaError_t error = current.error();
@@ -380,6 +414,14 @@ class CudaQueue final : public Queue {
         error == cudaSuccess ? fmt::format("is of cuda:{}", owner) : std::string(cudaGetErrorString(error));
     return {StatusCode::kInvalidArgument,
             fmt::format("ContextOptions: cuda_stream: {}, expected a stream of cuda:{}", seen, index)};
+  }
+
+  // What a capture forbids would end it too.
+  cudaError_t check_not_captured() const {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    const cudaError_t error = quiet(cudaStreamIsCapturing(stream_, &capture));
+    if (error != cudaSuccess || capture == cudaStreamCaptureStatusNone) return error;
+    return cudaErrorStreamCaptureUnsupported;
   }
 
   Status unavailable(std::string_view what, cudaError_t error) const {
