@@ -58,13 +58,15 @@ void* read_cuda_stream(nb::handle given) {
 }
 
 void make_context(PyContext* self, int threads, std::vector<int> cpus, nb::handle stream,
-                  std::string implementation, bool streaming, const std::string& device) {
+                  std::string implementation, bool streaming, const std::string& device,
+                  std::int64_t staging_bytes) {
   ContextOptions options;
   options.device = read_device(device);
   options.threads = threads;
   options.cpus = std::move(cpus);
   options.implementation = std::move(implementation);
   options.streaming = streaming;
+  options.cuda_staging_bytes = staging_bytes;
   PyStream* cpu_stream = nullptr;
   const bool on_cuda = options.device.type == DeviceType::kCuda;
   if (nb::isinstance<PyStream>(stream)) {
@@ -161,16 +163,19 @@ implementation: "avx512", "avx2", "neon", "generic": the one that must be used; 
 streaming: the result is read next by another device, not by this CPU.
 device: "cpu", "cuda" or "cuda:<index>". On a CUDA device calls return when their work is enqueued: tensors must
     stay until it is done.
+staging_bytes: of a CUDA device: memory there that swap_blocks may stage copies between host and device in; 0: 16 MiB,
+    negative: none.
 
 Calls that run at the same time through one context do not share its helper threads.)")
       .def(
           "__init__", &make_context, nb::kw_only(), nb::arg("threads") = 0,
           nb::arg("cpus") = std::vector<int>(), nb::arg("stream").none() = nb::none(),
           nb::arg("implementation") = "", nb::arg("streaming") = false, nb::arg("device") = "cpu",
+          nb::arg("staging_bytes") = 0,
           nb::sig("def __init__(self, *, threads: int = 0, cpus: collections.abc.Sequence[int] = (), stream: "
                   "Stream | kvferry._types.CudaStream | int | None = None, implementation: str = \"\", "
                   "streaming: "
-                  "bool = False, device: str = \"cpu\") -> None"))
+                  "bool = False, device: str = \"cpu\", staging_bytes: int = 0) -> None"))
       .def_prop_ro(
           "threads", [](const PyContext& self) { return self.context.threads(); },
           "How many threads may work, the caller's included.")

@@ -41,11 +41,13 @@ class Context:
     streaming: the result is read next by another device, not by this CPU.
     device: "cpu", "cuda" or "cuda:<index>". On a CUDA device calls return when their work is enqueued: tensors must
         stay until it is done.
+    staging_bytes: of a CUDA device: memory there that swap_blocks may stage copies between host and device in; 0: 16 MiB,
+        negative: none.
 
     Calls that run at the same time through one context do not share its helper threads.
     """
 
-    def __init__(self, *, threads: int = 0, cpus: Sequence[int] = (), stream: Stream | kvferry._types.CudaStream | int | None = None, implementation: str = "", streaming: bool = False, device: str = "cpu") -> None: ...
+    def __init__(self, *, threads: int = 0, cpus: Sequence[int] = (), stream: Stream | kvferry._types.CudaStream | int | None = None, implementation: str = "", streaming: bool = False, device: str = "cpu", staging_bytes: int = 0) -> None: ...
 
     @property
     def threads(self) -> int:

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "c_calls.hpp"
+#include "capi/handles.hpp"
 #include "capi/operators.hpp"
 #include "ops/registry.hpp"
 #include "tests/example_calls.hpp"
@@ -197,6 +198,16 @@ TEST(CapiArgs, EveryMemberArrives) {
   }
 }
 
+TEST(CapiArgs, ContextsGetTheirStaging) {
+  kvferry_context_options options;
+  KVFERRY_INIT(options);
+  options.cuda_staging_bytes = -5;
+  kvferry_context* context = nullptr;
+  ASSERT_EQ(kvferry_context_create(&options, &context), KVFERRY_OK);
+  EXPECT_EQ(context->context.options().cuda_staging_bytes, -5);
+  kvferry_context_destroy(context);
+}
+
 TEST(CapiArgs, ZeroIsTheDefault) {
   const auto defaults = [](auto args) { return members(args); };
   capi::Reader reader("test");
@@ -245,7 +256,7 @@ TEST(CapiArgs, EveryPointerArrives) {
 // A struct without padding can grow without giving old bytes a new meaning.
 template <class Struct, std::size_t kMembers>
 constexpr bool kHasNoPadding = sizeof(Struct) == 8 * kMembers;
-static_assert(kHasNoPadding<kvferry_context_options, 9>);
+static_assert(kHasNoPadding<kvferry_context_options, 10>);
 static_assert(kHasNoPadding<kvferry_gather_pa_kv_cache_args, 11>);
 static_assert(kHasNoPadding<kvferry_scatter_pa_kv_cache_args, 15>);
 static_assert(kHasNoPadding<kvferry_group_memcpy_args, 8>);

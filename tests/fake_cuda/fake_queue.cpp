@@ -36,7 +36,9 @@ void write_down(const std::string& line) {
 class FakeQueue final : public emulation::EmulatedQueue {
  public:
   explicit FakeQueue(const ContextOptions& options)
-      : EmulatedQueue(1), place_(fmt::format("{} {}", options.device.index, fmt::ptr(options.cuda_stream))) {
+      : EmulatedQueue(1),
+        place_(fmt::format("{} {}", options.device.index, fmt::ptr(options.cuda_stream))),
+        staging_bytes_(options.cuda_staging_bytes) {
     write_down("open " + place_);
   }
   ~FakeQueue() override { write_down("close " + place_); }
@@ -63,8 +65,10 @@ class FakeQueue final : public emulation::EmulatedQueue {
     return const_cast<void*>(host);
   }
 
-  Result<std::int64_t> reserve_staging() override { return std::int64_t{0}; }
-  Staging staging() override { return {}; }
+  Result<std::int64_t> reserve_staging() override {
+    write_down(fmt::format("staging {} {}", place_, staging_bytes_));
+    return EmulatedQueue::reserve_staging();
+  }
   Status copy_batch(Operator op, std::span<const cuda::CopyRun> runs) override {
     write_down(fmt::format("copies {} {}", place_, to_string(op)));
     return executes ? EmulatedQueue::copy_batch(op, runs) : Status();
@@ -80,6 +84,7 @@ class FakeQueue final : public emulation::EmulatedQueue {
   static constexpr std::int64_t kMostMemory = 1 << 20;
 
   std::string place_;
+  std::int64_t staging_bytes_;
 };
 
 }  // namespace

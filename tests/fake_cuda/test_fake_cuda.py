@@ -412,6 +412,19 @@ def test_streams_as_libraries_have_them(make: Callable[[], Any], address: int) -
     assert launches() == {f"1 {address:#x}"}
 
 
+@pytest.mark.parametrize("given", [{}, {"staging_bytes": 4096}, {"staging_bytes": -1}])
+def test_staging_as_the_context_says(given: dict[str, int]) -> None:
+    context = kvferry.Context(device="cuda:1", **given)
+    pool = np.zeros((8, 16), np.uint8)
+    kvferry.swap_blocks(
+        [OnDevice(pool, device_type=CUDA_HOST, device_id=1)],
+        [OnDevice(pool.copy(), device_id=1)],
+        np.array([[1, 2], [2, 5]], np.int64),
+        context=context,
+    )
+    assert f"staging 1 0x0 {given.get('staging_bytes', 0)}" in log()
+
+
 def test_records_of_a_plan_and_of_bytes() -> None:
     tensors = on_device()
     plan = kvferry.plan_gather_pa_kv_cache(*(tensors[name] for name in NAMES), index_policy="report")
