@@ -195,6 +195,10 @@ void Checker::update(const void* p, std::size_t bytes, Location at) {
 
 // ---- of the thread that runs
 
+void Machine::unwind() {
+  throw Cancelled();
+}
+
 void Machine::fail_endless(Location at) {
   fail(FindingKind::kDeadlock, at,
        "is still running after " + std::to_string(options_.most_accesses) + " accesses of the launch");

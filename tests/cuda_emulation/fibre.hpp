@@ -33,7 +33,7 @@ class Fibres {
   // Somebody passes to this fibre soon: what it needs first comes into the cache meanwhile.
   void expect(std::uint32_t fibre) const {
     const auto* const top = static_cast<const char*>(stack_pointers_[fibre]);
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(top + 64 * line, 1);
+    for (std::ptrdiff_t line = 0; line < 4; ++line) __builtin_prefetch(top + 64 * line, 1);
   }
   // The fibre that runs; kMost: the scheduler.
   std::uint32_t running() const { return running_; }

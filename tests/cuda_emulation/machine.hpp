@@ -147,8 +147,9 @@ class Machine final : public Failure {
     const std::uint32_t next = take_ready();
     if (next == me) return;
     fibres_.pass(next);
-    if (cancelled_) throw Cancelled();
+    if (cancelled_) unwind();
   }
+  [[noreturn, gnu::cold]] static void unwind();
   void give_way();
   void before_access(Location at, bool polls = false) {
     if (++accesses_ > options_.most_accesses) [[unlikely]]
