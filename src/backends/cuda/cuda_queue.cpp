@@ -296,7 +296,7 @@ class CudaQueue final : public Queue {
                       bytes, workspace_bytes_));
     }
     const std::int64_t wanted = std::max(bytes, 2 * workspace_bytes_);
-    auto memory = allocate("workspace", wanted);
+    auto memory = allocate_for_queue("workspace", wanted);
     if (!memory.ok()) return memory;
     workspace_ = memory.value();
     workspace_bytes_ = wanted;
@@ -309,7 +309,7 @@ class CudaQueue final : public Queue {
     if (staging_ == nullptr) {
       const Current current(*device_);
       if (current.error() != cudaSuccess) return unavailable("staging", current.error());
-      auto memory = allocate("staging", staging_bytes_);
+      auto memory = allocate_for_queue("staging", staging_bytes_);
       if (!memory.ok()) return memory.status();
       staging_ = static_cast<std::byte*>(memory.value());
     }
@@ -328,25 +328,21 @@ class CudaQueue final : public Queue {
   }
 
   Result<std::shared_ptr<void>> memory(std::int64_t bytes, const void* from) override {
-    const auto size = static_cast<std::size_t>(bytes);
     const Current current(*device_);
-    const RelaxedCapture relaxed;
     cudaError_t error = current.error();
     if (error == cudaSuccess) error = check_not_captured();
-    void* made = nullptr;
-    if (error == cudaSuccess) error = quiet(cudaMalloc(&made, size));
-    if (error == cudaErrorMemoryAllocation) {
-      return Status(StatusCode::kOutOfMemory,
-                    fmt::format("device_memory: {} bytes on cuda:{}", bytes, device_->index()));
-    }
     if (error != cudaSuccess) return unavailable("device_memory", error);
+    const Result<void*> allocated = allocate("device_memory", bytes);
+    if (!allocated.ok()) return allocated.status();
+    void* const made = allocated.value();
     // cudaFree waits for the device. shared_ptr calls this too when it has no memory for itself.
     std::shared_ptr<void> memory(made, [device = device_](void* freed) {
       if (!device->can_free()) return;
       const Current freeing(*device);
-      const RelaxedCapture relaxed_too;
+      const RelaxedCapture relaxed;
       if (freeing.error() == cudaSuccess) quiet(cudaFree(freed));
     });
+    const auto size = static_cast<std::size_t>(bytes);
     error = quiet(from == nullptr ? cudaMemsetAsync(made, 0, size, stream_)
                                   : cudaMemcpyAsync(made, from, size, cudaMemcpyDefault, stream_));
     if (error != cudaSuccess) return unavailable("device_memory", error);
@@ -416,14 +412,6 @@ class CudaQueue final : public Queue {
             fmt::format("ContextOptions: cuda_stream: {}, expected a stream of cuda:{}", seen, index)};
   }
 
-  // What a capture forbids would end it too.
-  cudaError_t check_not_captured() const {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    const cudaError_t error = quiet(cudaStreamIsCapturing(stream_, &capture));
-    if (error != cudaSuccess || capture == cudaStreamCaptureStatusNone) return error;
-    return cudaErrorStreamCaptureUnsupported;
-  }
-
   Status unavailable(std::string_view what, cudaError_t error) const {
     return {StatusCode::kUnavailable,
             fmt::format("{}: on cuda:{}: {}", what, device_->index(), cudaGetErrorString(error))};
@@ -437,10 +425,15 @@ class CudaQueue final : public Queue {
     return error == cudaErrorStreamCaptureImplicit ? cudaSuccess : error;
   }
 
-  // Device memory that lives as long as the queue. REQUIRES that the device is current.
-  Result<void*> allocate(const char* what, std::int64_t bytes) {
-    const std::lock_guard lock(allocations_mutex_);
-    allocations_.reserve(allocations_.size() + 1);
+  // For what a capture forbids, and would be lost by.
+  cudaError_t check_not_captured() const {
+    bool captured = false;
+    const cudaError_t error = ask_capture(captured);
+    return captured ? cudaErrorStreamCaptureUnsupported : error;
+  }
+
+  // REQUIRES that the device is current.
+  Result<void*> allocate(const char* what, std::int64_t bytes) const {
     const RelaxedCapture relaxed;
     void* memory = nullptr;
     const cudaError_t error = quiet(cudaMalloc(&memory, static_cast<std::size_t>(bytes)));
@@ -449,7 +442,14 @@ class CudaQueue final : public Queue {
                     fmt::format("{}: {} bytes on cuda:{}", what, bytes, device_->index()));
     }
     if (error != cudaSuccess) return unavailable(what, error);
-    allocations_.push_back(memory);
+    return memory;
+  }
+  // For as long as the queue lives.
+  Result<void*> allocate_for_queue(const char* what, std::int64_t bytes) {
+    const std::lock_guard lock(allocations_mutex_);
+    allocations_.reserve(allocations_.size() + 1);
+    Result<void*> memory = allocate(what, bytes);
+    if (memory.ok()) allocations_.push_back(memory.value());
     return memory;
   }
 
