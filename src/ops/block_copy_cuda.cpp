@@ -97,17 +97,17 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a - 1) / b + 1;
 }
 
-// Why it is the kernel's whatever the call brings, empty if there is a choice.
-std::string why_kernel(const BlockCopyPlan& plan, const BlockCopyCache& cache) {
+// Why it is the kernel's whatever the call brings, null if there is a choice.
+const char* why_kernel(const BlockCopyPlan& plan, const BlockCopyCache& cache) {
   if (plan.one_pool()) return "both sides are one pool";
   if (!plan.cuda.host_mapping) return "the host does not read the mapping";
   if (cache.nest.loop_count > 0) return "a block is not one piece";
-  return {};
+  return nullptr;
 }
 
 // Between a host's pool and the device's, where short copies can become fewer.
 bool staging_is_of_use(const BlockCopyPlan& plan, const BlockCopyCache& cache, const cuda::LinkTuning& link) {
-  return why_kernel(plan, cache).empty() && cache.src_pinned != cache.dst_pinned &&
+  return why_kernel(plan, cache) == nullptr && cache.src_pinned != cache.dst_pinned &&
          (cache.src_pinned ? cache.src_step : cache.dst_step) == cache.bytes &&
          cache.bytes < link.copy_ns * link.dma_rate;
 }
@@ -137,7 +137,7 @@ std::string describe_transfer(const BlockCopyPlan& plan, const Group& group, std
   if (!cache.src_pinned && !cache.dst_pinned) return {};
   std::string text =
       fmt::format("  transfer        {} cache{}: ", group.caches.size(), group.caches.size() == 1 ? "" : "s");
-  if (const std::string why = why_kernel(plan, cache); !why.empty())
+  if (const char* const why = why_kernel(plan, cache); why != nullptr)
     return text + fmt::format("kernel, as {}\n", why);
   if (plan.pairs == 0) return text + "nothing\n";
   const std::int64_t n = plan.pairs;
@@ -168,20 +168,33 @@ class Caches {
     params.cache_count = static_cast<std::uint32_t>(std::min<std::size_t>(most, group.caches.size() - first));
     for (std::uint32_t c = 0; c < params.cache_count; ++c) {
       const BlockCopyCache& cache = plan_.caches[group.caches[first + c]];
-      const void* src = buffers_.src[cache.index];
-      void* dst = buffers_.dst[cache.index];
-      if (cache.src_pinned) src = translated(src, plan_.one_pool() ? "caches" : "src", cache.index);
-      if (cache.dst_pinned) dst = translated(dst, plan_.one_pool() ? "caches" : "dst", cache.index);
       params.caches[c] = {
-          cuda::DevicePtr<const std::uint8_t>::at(static_cast<const std::uint8_t*>(src) +
+          cuda::DevicePtr<const std::uint8_t>::at(static_cast<const std::uint8_t*>(src_of(cache)) +
                                                   cache.nest.src_base),
-          cuda::DevicePtr<std::uint8_t>::at(static_cast<std::uint8_t*>(dst) + cache.nest.dst_base)};
+          cuda::DevicePtr<std::uint8_t>::at(static_cast<std::uint8_t*>(dst_of(cache)) + cache.nest.dst_base)};
     }
     return params.cache_count;
+  }
+  // For copies that take the host's addresses: of memory that is not pinned, CUDA would copy it first, and
+  // wait.
+  const Status& check_pinned(const Group& group) {
+    for (const std::size_t c : group.caches) {
+      src_of(plan_.caches[c]);
+      dst_of(plan_.caches[c]);
+    }
+    return status();
   }
   const Status& status() const { return device_.status(); }
 
  private:
+  const void* src_of(const BlockCopyCache& cache) {
+    const void* const src = buffers_.src[cache.index];
+    return cache.src_pinned ? translated(src, plan_.one_pool() ? "caches" : "src", cache.index) : src;
+  }
+  void* dst_of(const BlockCopyCache& cache) {
+    void* const dst = buffers_.dst[cache.index];
+    return cache.dst_pinned ? translated(dst, plan_.one_pool() ? "caches" : "dst", cache.index) : dst;
+  }
   template <class T>
   T* translated(T* pointer, const char* list, std::size_t index) {
     std::array<char, 40> name{};
@@ -290,19 +303,14 @@ class GivenCopy {
  private:
   Status move(const Group& group, const Runs& runs) {
     const BlockCopyCache& cache = first_of(call_.plan, group);
-    if ((!cache.src_pinned && !cache.dst_pinned) || !why_kernel(call_.plan, cache).empty())
+    if ((!cache.src_pinned && !cache.dst_pinned) || why_kernel(call_.plan, cache) != nullptr)
       return launch(group);
     cuda::Queue::Staging staging;
     if (staging_is_of_use(call_.plan, cache, link_)) staging = queue_.staging();
-    switch (cuda::best_way(transfer_of(call_.plan, group, runs, staging.bytes, link_), link_)) {
-      case cuda::Way::kKernel:
-        return launch(group);
-      case cuda::Way::kDma:
-        return copy(group);
-      case cuda::Way::kStaged:
-        return stage(group, runs.pairs, staging);
-    }
-    return {};
+    const cuda::Way way = cuda::best_way(transfer_of(call_.plan, group, runs, staging.bytes, link_), link_);
+    if (way == cuda::Way::kKernel) return launch(group);
+    if (Status status = caches_.check_pinned(group); !status.ok()) return status;
+    return way == cuda::Way::kDma ? copy(group) : stage(group, runs.pairs, staging);
   }
 
   template <class Body>

@@ -226,16 +226,16 @@ struct Pools {
   }
 };
 
+// A way is free where it is possible, and the others cost.
 constexpr std::int64_t kFree = std::int64_t{1} << 40;  // bytes a nanosecond
+constexpr LinkTuning kByKernelOnly = {1, kFree, kFree, 1000, 0, 4096};
+constexpr LinkTuning kByDmaIfPossible = {kFree, 1, 1, 0, 0, 1 << 20};
+constexpr LinkTuning kStagedIfPossible = {kFree, 1, kFree, 1000, 0, 1 << 20};
 
 TEST_F(HostTables, SwapBlocksRandom) {
   const kvferry::Context cpu;
   std::uint64_t refused = 0, recorded = 0;
-  // As it is; then each way is free where it is possible, and the others cost.
-  const LinkTuning links[] = {queue_->tuning().link,
-                              {1, kFree, kFree, 1000, 0, 4096},
-                              {kFree, 1, 1, 0, 0, 1 << 20},
-                              {kFree, 1, kFree, 1000, 0, 1 << 20}};
+  const LinkTuning links[] = {queue_->tuning().link, kByKernelOnly, kByDmaIfPossible, kStagedIfPossible};
   std::uint64_t staged = 0;
   for (std::int64_t seed = 1; seed <= harness::random_cases(120); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -411,6 +411,30 @@ TEST_F(HostTables, SwapBlocksChoice) {
   EXPECT_EQ(text.find("transfer"), std::string::npos) << text;
   EXPECT_EQ(swap(400, 0, apart, kPinned, kCuda, kCuda), kByKernel);
   EXPECT_NE(text.find("the host does not read the mapping"), std::string::npos) << text;
+}
+
+TEST_F(HostTables, SwapBlocksWantsPinnedMemoryForEveryWay) {
+  Random random(4);
+  queue_->set_staging(1 << 10);
+  Numbers mapping = {0, 5, 1, 3, 2, 7};
+  for (const LinkTuning& link : {kByKernelOnly, kByDmaIfPossible, kStagedIfPossible}) {
+    queue_->set_link(link);
+    for (const bool in : {true, false}) {
+      Pools pools(*queue_);
+      for (int i = 0; i < 2; ++i) {
+        pools.add_source({8, 16, 0, false}, in ? DeviceType::kCudaHost : DeviceType::kCuda, random);
+        pools.add_destination({8, 16, 0, false}, in ? DeviceType::kCuda : DeviceType::kCudaHost, random);
+      }
+      queue_->unpin(pools.memory[in ? 2 : 3].data());  // of the second pair
+      const Status status = swap_blocks(
+          {pools.src, pools.dst, contiguous(mapping.data(), DType::kInt64, {3, 2}), {}, {}}, context_);
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_TRUE(status.message().starts_with(in ? "swap_blocks: src[1]: " : "swap_blocks: dst[1]: "))
+          << status.message();
+      EXPECT_EQ(finish(), "");
+      EXPECT_TRUE(pools.right());
+    }
+  }
 }
 
 TEST_F(HostTables, RejectNeedsAMappingOnTheHost) {
