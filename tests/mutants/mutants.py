@@ -263,8 +263,8 @@ MUTANTS = [
     Mutant("cuda: selection: 32-bit offset into the full cache", CUDA_SELECTION_COPY, "side.full.get() + copy.src_page * side.full_page_step", "side.full.get() + static_cast<std::int32_t>(copy.src_page * side.full_page_step)", "emulated.gather_selection"),
     Mutant("cuda: selection: every row of a repeated status_row runs", CUDA_STATES, "bad = kDuplicateBit;", "bad = 0;", "emulated_selection|emulated.gather_selection"),
     Mutant("emulation: blocks are in order", CHECKER, "return std::any_of(known_[me_].begin()", "return true || std::any_of(known_[me_].begin()", "emulation"),
-    Mutant("emulation: a warp operation orders the block", CHECKER, "clock_of(t, u) = latest;", "clock_of(t, u) = ~0U;", "emulation"),
-    Mutant("emulation: atomics order what is around them", CHECKER, "return (s.bytes & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes & bytes) != 0 && !atomics && s.access != Access::kAtomic && !ordered(s);", "emulation"),
-    Mutant("emulation: bytes of earlier blocks are forgotten", CHECKER, "static_cast<std::uint8_t>(cell.earlier_bytes | cell.block_bytes);", "0;", "emulation"),
-    Mutant("emulation: a buffer may be left at its end", CHECKER, "begin + bytes <= s.region.end", "begin <= s.region.end", "emulation"),
+    Mutant("emulation: the warps of a block are in order", "tests/cuda_emulation/checker.hpp", "return wide_ ? rows_[std::size_t{me_} * threads_ + other] : 0;", "return ~0U;", "emulation"),
+    Mutant("emulation: atomics order what is around them", "tests/cuda_emulation/checker.hpp", "return (s.bytes() & bytes) != 0 && !atomics && !ordered(s);", "return (s.bytes() & bytes) != 0 && !atomics && s.access() != Access::kAtomic && !ordered(s);", "emulation"),
+    Mutant("emulation: bytes of earlier blocks are forgotten", "tests/cuda_emulation/access.cpp", "static_cast<std::uint8_t>(cell.earlier_bytes | cell.block_bytes);", "0;", "emulation"),
+    Mutant("emulation: a buffer may be left at its end", "tests/cuda_emulation/access.cpp", "begin + bytes <= s.region.end", "begin <= s.region.end", "emulation"),
 ]
