@@ -93,10 +93,6 @@ Chunk chunk_of(std::int64_t block_bytes, std::int64_t pairs, std::int64_t caches
   return {of_cache, std::min({caches, fit / of_cache, std::int64_t{K::kMostCaches}})};
 }
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a - 1) / b + 1;
-}
-
 // Why it is the kernel's whatever the call brings, null if there is a choice.
 const char* why_kernel(const BlockCopyPlan& plan, const BlockCopyCache& cache) {
   if (plan.one_pool()) return "both sides are one pool";
